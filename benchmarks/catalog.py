@@ -29,6 +29,7 @@ from index.collection import Collection
 from index.collection.annotations import annotation_log
 from index.collection.layout import FACTS, MANIFEST, ROW_FILES, run_path, version_path
 from index.collection.records import RowFile, RunManifest
+from index.collection.row_files import FileList
 from index.collection.rows import EMBEDDING, embedding_column, text_array
 from index.search import Searcher
 from index.storage import Storage
@@ -133,7 +134,7 @@ def _commit_facts(collection: Collection, more: str, first: int, last: int) -> R
             digest = file_digest(file, "sha256").hexdigest()
         facts.append(RowFile(path=path, rows=count, size=target.stat().st_size, sha256=digest))
         files.append(facts[-1].model_copy(update={"path": path.replace(f"/{FACTS}/", f"/{ROW_FILES}/0001-")}))
-    manifest = manifest_of(start, collection.list_files(start.run_id, files), facts)
+    manifest = manifest_of(start, FileList.write(collection.storage, start.run_id, files), facts)
     collection.storage.write_atomic(run_path(start.run_id, MANIFEST), manifest.to_bytes())
     return manifest
 

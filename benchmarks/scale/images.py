@@ -17,6 +17,7 @@ from benchmarks.common.rows import model_of, usual_rows
 from benchmarks.scale.costs import Cost
 from embedder.images import CropSpec
 from index.collection import Collection
+from index.collection.row_files import FileList
 from jobs.embedding.stages import DecodeSettings, fetch_and_decode
 from jobs.sources.listing import listing_table
 
@@ -112,7 +113,7 @@ def row_bytes(folder: Path) -> list[Cost]:
             files = [collection.write_rows(start.run_id, name, part) for name, part in parts.items()]
             costs[f"in files of {block}"] = sum(file.size for file in files) / table.num_rows
             if len(files) > 1:
-                entry_bytes = collection.list_files(start.run_id, files).size / len(files)
+                entry_bytes = FileList.write(collection.storage, start.run_id, files).size / len(files)
         found.append(Cost(what=f"a row of {dim} dimensions in Parquet", unit="bytes", costs=costs))
     return [*found, Cost(what="a row file in its run's list of files", unit="bytes", costs={"": entry_bytes})]
 

@@ -21,7 +21,7 @@ from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_ba
 from PIL import Image
 from werkzeug.serving import make_server
 
-from benchmarks.common.rows import manifest_of, model_of, usual_images, usual_rows
+from benchmarks.common.rows import model_of, usual_images, usual_rows
 from benchmarks.scale.costs import Cost
 from embedder.images import CropSpec
 from index.builder.build_index import build_index
@@ -130,8 +130,7 @@ def _cycle(folder: Path, counting: Counting, *, files: int, segments: int) -> di
     counting.take()
     written = [collection.write_rows(start.run_id, f"{file:06}", _rows(file)) for file in range(files)]
     steps["write"] = counting.take()
-    facts = collection.write_facts(start.run_id, written)
-    collection.commit_run(manifest_of(start, collection.list_files(start.run_id, written), facts))
+    collection.commit_run(start, written)
     steps["commit"] = counting.take()
     runs = collection.runs()
     counting.take()

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
-from itertools import chain
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -209,17 +208,9 @@ class Collection:
         """Write rows as `runs/<run_id>/rows/<name>.<token>.parquet`; see `check_rows` and `write_table`."""
         return write_table(self.storage, run_path(run_id, ROW_FILES, name), check_rows(table))
 
-    def write_deletes(self, run_id: str, ids: Iterable[pa.Array[Any]], start: int) -> list[RowFile]:
-        """Write ids that have left the source as facts, which the run's manifest has to name after `start` others."""
-        return write_deletes(self.storage, run_id, ids, start)
-
     def files_of(self, run: RunManifest) -> FileList:
         """The row files of a committed run, in order."""
         return FileList(self.storage, run.files)
-
-    def list_files(self, run_id: str, files: Sequence[RowFile]) -> RowFile:
-        """Write the list of a run's row files, which the run's manifest has to name."""
-        return FileList.write(self.storage, run_id, files)
 
     def row_files(self, run_id: str) -> list[str]:
         """Paths of all row files of a run, finished or not, sorted by name."""
@@ -239,18 +230,32 @@ class Collection:
         # If a block was retried, both tries may have written it.
         return list({block_of(file.path): file for file in map_in_threads(read, numbered) if file}.values())
 
-    def write_facts(self, run_id: str, files: Sequence[RowFile]) -> list[RowFile]:
-        """Write the facts of a run's rows, which the run's manifest has to name."""
-        return write_facts(self.storage, run_id, self.storage, files)
+    def commit_run(
+        self,
+        run: RunStart,
+        files: Sequence[RowFile],
+        *,
+        facts: Sequence[RowFile] | None = None,
+        deletes: Iterable[pa.Array[Any]] = (),
+        counts: Mapping[str, int] | None = None,
+    ) -> RunManifest:
+        """Make the rows in these files live, without the ids of `deletes`; `facts` are theirs if they are written.
 
-    def commit_run(self, manifest: RunManifest) -> None:
-        """Make a run's rows live. DamagedRunError if a file that it names is missing or has another size."""
-        sizes = {entry.path: entry.size for entry in self.storage.walk(run_path(manifest.run_id))}
-        for file in chain(self.files_of(manifest), [manifest.files, *manifest.facts]):
+        DamagedRunError if a file is missing or has another size.
+        """
+        facts = write_facts(self.storage, run.run_id, self.storage, files) if facts is None else list(facts)
+        facts += write_deletes(self.storage, run.run_id, deletes, len(facts))
+        listed = FileList.write(self.storage, run.run_id, files)
+        sizes = {entry.path: entry.size for entry in self.storage.walk(run_path(run.run_id))}
+        for file in (*files, *facts):
             if sizes.get(file.path) != file.size:
                 raise DamagedRunError(f"{file.path} is missing or has changed since it was written", file.path)
+        manifest = RunManifest(
+            **dict(run), finished_at=datetime.now(UTC), files=listed, facts=facts, counts=dict(counts or {})
+        )
         self.check_lease()
-        self.storage.write_atomic(run_path(manifest.run_id, MANIFEST), manifest.to_bytes())
+        self.storage.write_atomic(run_path(run.run_id, MANIFEST), manifest.to_bytes())
+        return manifest
 
     def add_run(
         self, source: str, model: ModelRecord, tables: Iterable[pa.Table], *, deletes: Sequence[str] = ()
@@ -258,12 +263,7 @@ class Collection:
         """Write and commit a run, with a file for each table."""
         start = self.start_run(source, model)
         files = [self.write_rows(start.run_id, f"{number:04}", table) for number, table in enumerate(tables)]
-        facts = self.write_facts(start.run_id, files)
-        facts += self.write_deletes(start.run_id, [pa.array(deletes, pa.string())] if deletes else [], len(facts))
-        files_list = self.list_files(start.run_id, files)
-        manifest = RunManifest(**dict(start), finished_at=datetime.now(UTC), files=files_list, facts=facts)
-        self.commit_run(manifest)
-        return manifest
+        return self.commit_run(start, files, deletes=[pa.array(deletes, pa.string())] if deletes else ())
 
     # Rows
 

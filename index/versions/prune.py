@@ -244,7 +244,7 @@ def _leftovers(log: Collection) -> tuple[dict[str, int], dict[str, int], dict[st
             if is_unnamed and _are_older([file], ABANDONED_AFTER):
                 unnamed[file.path] = file.size
     manifest, since = read_manifest(log.storage), datetime.now(UTC) - ABANDONED_AFTER
-    counting = [each.number for each in manifest.sets] + [each.number for each in manifest.replaced if each.at > since]
+    counting = [*manifest.sets, *(number for number, at in manifest.replaced.items() if at > since)]
     kept = {MANIFEST_PATH, *map(merged_path, counting)}
     sets = {path: files for path, files in _grouped(log, layout.MERGED, _ENTRY).items() if path not in kept}
     return runs, unnamed, {path: _bytes(each) for path, each in sets.items() if _are_older(each, ABANDONED_AFTER)}

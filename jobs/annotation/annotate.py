@@ -38,7 +38,7 @@ from jobs.embedding.placement import choose_place
 from jobs.embedding.report import EmbedReport
 from jobs.embedding.stages import DecodeSettings, EmbedBlock
 from jobs.errors import TooManyRejectsError, UsageError
-from jobs.planning.decide import unfinished_run
+from jobs.planning.earlier_runs import unfinished_run
 from jobs.planning.image_filter import EVERY_IMAGE
 from jobs.planning.plan import Plan, next_attempt
 from jobs.planning.plan_query import retried

@@ -1,10 +1,14 @@
 """The end of a job: checks that every listed image is accounted for once, and publishes the manifests of its runs."""
 
+from __future__ import annotations  # pyarrow's types take arguments in its stubs alone
+
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Self
+from typing import Any, Self
+
+import pyarrow as pa
 
 from index.collection import Collection
 from index.collection.catalog.catalog import Catalog, RunRows
@@ -91,15 +95,15 @@ WHERE reason IS NOT NULL GROUP BY reason ORDER BY reason
 
 
 def _publish(collection: Collection, written: WrittenRun, rows: Catalog, counts: dict[str, int]) -> RunManifest:
-    run, gone, facts = written.run, written.plan.deletes, [*rows.store_facts()]
-    if gone and gone.num_rows:
+    facts, deletes = rows.store_facts(), _deleted_ids(written.plan)
+    return collection.commit_run(written.run, written.files, facts=facts, deletes=deletes, counts=counts)
+
+
+def _deleted_ids(plan: Plan) -> Iterator[pa.Array[Any]]:
+    if plan.deletes and plan.deleted:
         # In no order: DuckDB would need the memory to sort them.
-        with gone.catalog.query(f"SELECT image_id FROM {gone.sql}") as batches:
-            facts += collection.write_deletes(run.run_id, (batch[0] for batch in batches), len(facts))
-    files, finished_at = collection.list_files(run.run_id, written.files), datetime.now(UTC)
-    manifest = RunManifest(**dict(run), finished_at=finished_at, files=files, facts=facts, counts=counts)
-    collection.commit_run(manifest)
-    return manifest
+        with plan.deletes.catalog.query(f"SELECT image_id FROM {plan.deletes.sql}") as batches:
+            yield from (batch[0] for batch in batches)
 
 
 def _checked_counts(written: WrittenRun, rows: Catalog, max_reject_rate: float) -> dict[str, int] | None:

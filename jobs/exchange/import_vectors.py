@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +17,7 @@ from embedder.models.load import find_model
 from index.collection import Collection, writing
 from index.collection.collection import Snapshot
 from index.collection.layout import MANIFEST, run_path
-from index.collection.records import UNKNOWN_MODEL, ModelRecord, RowFile, RunManifest, RunSettings, RunStart
+from index.collection.records import UNKNOWN_MODEL, ModelRecord, RowFile, RunSettings, RunStart
 from index.collection.rows import EMBEDDING, TEXT, embedding_column
 from index.errors import NotACollectionError
 from index.storage.bucket_address import without_secrets
@@ -119,10 +118,7 @@ class VectorImport:
             )
         counts = {"listed": report.listed, "already_there": 0, "deleted": 0}
         counts |= {"embedded": report.embedded, "filtered": 0, "rejected": report.rejected}
-        listed, facts = leased.list_files(run.run_id, files), leased.write_facts(run.run_id, files)
-        leased.commit_run(
-            RunManifest(**dict(run), finished_at=datetime.now(UTC), files=listed, facts=facts, counts=counts)
-        )
+        leased.commit_run(run, files, counts=counts)
 
     def _model(self, parts: Sequence[VectorPart], dim: int) -> ModelRecord:
         source, records = without_secrets(self.source), [part.rows.model for part in parts]

@@ -6,7 +6,8 @@ tried again if that may help: files that were not found or could not be read (a 
 pages that do not exist on their host. No vector is computed twice: images are looked up among all rows that the model
 has written to the collection, by id or address if nothing indicates a change, else by the hash of their bytes.
 
-`decide.py` runs the query and reads the pictures that it asks for; `changes.py` makes the plans of it, and `limits.py`
-refuses those that delete too much; `known_rows.py` writes what needs no model. In `tests/jobs/planning/`,
-`reference_plan.py` says in plain Python what happens to each image, and `decisions.py` has the reasons.
+`decide.py` runs the query for the images of one source, and reads the pictures that it asks for. `changes.py` has it
+run for the listed source, and those that have rows of another model; `limits.py` refuses plans that delete too much;
+`known_rows.py` writes what needs no model. In `tests/jobs/planning/`, `reference_plan.py` says in plain Python what
+happens to each image, and `decisions.py` has the reasons.
 """

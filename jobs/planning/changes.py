@@ -2,12 +2,24 @@
 
 from __future__ import annotations  # pyarrow's types take arguments in its stubs alone
 
+import itertools
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from embedder.images.exif import EXIF_COLUMNS
+from index.collection.catalog.catalog import FIRST_SEQ, Catalog
 from index.collection.collection import Snapshot
-from jobs.planning.decide import Decisions, PlannedJob
+from index.collection.rows import in_memory, is_filtered, metadata_columns
+from jobs.planning import plan_query as sql
+from jobs.planning.decide import NONE_RELISTED, Decisions, PlannedJob, where
+from jobs.planning.earlier_runs import last_filter
 from jobs.planning.plan import Counts, Plan
+from jobs.planning.todo import IN_MEMORY
+from jobs.sources.listing import FILE_FACTS, LISTING, REFUSAL, REFUSED_STAGE, with_columns
 from jobs.sources.stored_listing import Listing
 
 
@@ -49,17 +61,20 @@ class SourceChange:
 
 def compare(listing: Listing, snapshot: Snapshot, job: PlannedJob) -> SourceChange:
     """Compare a listing with the rows, without writing anything."""
-    decisions = Decisions(listing, snapshot, job, snapshot.live().catalog)
-    if snapshot.unfinished and any(row["action"] != "keep" for row in decisions.counts):
+    catalog = snapshot.live().catalog
+    decisions = _decide(listing, snapshot, job, catalog)
+    if snapshot.unfinished and any(row["action"] != "keep" for each in decisions for row in each.counts):
         # The files of unfinished runs are read as a whole, so only if something is to do.
-        decisions = Decisions(listing, snapshot, job, snapshot.everything())
-    plans = [decisions.planned(name) for name in decisions.sources]
+        catalog = snapshot.everything()
+        decisions = _decide(listing, snapshot, job, catalog)
+    first, *others = (each.planned() for each in decisions)
+    plans = [replace(first, deletes=catalog.store("SELECT seq, image_id FROM missing WHERE gone")), *others]
     rows = Counter[str]()
-    for number, count in decisions.rows.live_counts.items():
-        rows[decisions.rows.runs[number].source] += count
+    for number, count in catalog.live_counts.items():
+        rows[catalog.runs[number].source] += count
     # Rows of the source alone replace none of another.
-    replaced = [] if plans[0].done or rows.total() == rows[job.source] else decisions.replaced()
-    missing = decisions.missing()
+    replaced = [] if plans[0].done or rows.total() == rows[job.source] else decisions[0].replaced()
+    [missing] = catalog.rows(sql.MISSING_COUNTS)
     return SourceChange(
         plans=plans,
         rows=rows[job.source],
@@ -70,9 +85,48 @@ def compare(listing: Listing, snapshot: Snapshot, job: PlannedJob) -> SourceChan
     )
 
 
-def _counts(decisions: Decisions, **others: int) -> Counts:
-    counted, rows = Counter[str](), decisions.counts
-    for row in rows:
+def _decide(listing: Listing, snapshot: Snapshot, job: PlannedJob, rows: Catalog) -> list[Decisions]:
+    """What happens to the images of a listing, and then to those of other sources with rows of another model.
+
+    An index has one model's vectors, so rows of such sources that are not listed are embedded again as well.
+    """
+    own = [number for number, run in enumerate(rows.runs) if run.source == job.source]
+    same = [number for number, run in enumerate(rows.runs) if run.run and run.model.agrees_with(job.model)]
+    values = {"listing": listing.view, "may_delete": job.may_delete, "own": sql.numbers(own), "same": sql.numbers(same)}
+    rows.create(sql.filled(sql.MISSING, values))
+    runs = rows.rows("SELECT DISTINCT run FROM others")
+    sources, first = sorted({rows.runs[row["run"]].source for row in runs}), NONE_RELISTED
+    others = {source: Listing.of(_relisted(rows, source, listing)) for source in sources if source != job.source}
+    [missing] = rows.rows(sql.MISSING_COUNTS)
+    if job.source in sources and missing["missing"] > missing["deleted"]:
+        listed = (images for _, images in listing.beside(f"SELECT seq AS number FROM {listing.view}"))
+        first = FIRST_SEQ + listing.num_rows
+        listing = Listing.of(itertools.chain(listed, _relisted(rows, job.source, listing)))
+    decisions = [Decisions(listing, snapshot, job, rows, first)]
+    for source, relisted in others.items():
+        other = replace(job, source=source, image_filter=last_filter(snapshot, source))
+        decisions.append(Decisions(relisted, snapshot, other, rows, FIRST_SEQ))
+    return decisions
+
+
+def _relisted(rows: Catalog, source: str, listing: Listing) -> Iterator[pa.Table]:
+    """The rows of a source that are not listed, as images. Rejects that are not refused are tried again, as another
+    model may accept them.
+    """
+    runs = [number for number, run in enumerate(rows.runs) if run.committed and run.source == source]
+    schema = in_memory(rows.schema_of(runs))
+    metadata = [name for name in metadata_columns(schema) if name not in EXIF_COLUMNS]
+    names = [*LISTING.names, *REFUSAL.names, *FILE_FACTS.names, *metadata]
+    found = f"""(FROM live_rows WHERE run IN ({sql.numbers(runs)}))
+    ANTI JOIN {listing.view} USING (image_id) ANTI JOIN (FROM missing WHERE gone) AS gone USING (seq) ORDER BY seq"""
+    for images in rows.read(pa.schema([schema.field(name) for name in names]), found, IN_MEMORY):
+        refused = pc.or_(pc.equal(images["error_stage"], pa.scalar(REFUSED_STAGE)), is_filtered(images))
+        yield with_columns(images, {name: where(refused, images[name]) for name in REFUSAL.names})
+
+
+def _counts(decisions: Sequence[Decisions], **others: int) -> Counts:
+    counted = Counter[str]()
+    for row in (row for each in decisions for row in each.counts):
         resumed = row["why"] if row["why"] in ("resumed", "moved", "refused", "filtered") else ""
         for name in ("listed", row["status"], _ACTIONS.get(row["action"], ""), resumed):
             counted[name] += row["images"]

@@ -4,56 +4,48 @@ from __future__ import annotations  # pyarrow's types take arguments in its stub
 
 import itertools
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from embedder.images.exif import EXIF_COLUMNS
-from index.collection.catalog.catalog import FILE_BITS, Catalog, StoredAnswer, split_seq
-from index.collection.catalog.sql import quoted
+from index.collection.catalog.catalog import FILE_BITS, Catalog, split_seq
 from index.collection.collection import Snapshot
-from index.collection.live_rows import LiveRows
-from index.collection.records import ModelRecord, RunStart
-from index.collection.rows import TEXT, conform, is_filtered, metadata_columns
-from index.storage.storage import canonical_address
-from index.versions.servable import live_or_last_good_manifest
+from index.collection.records import ModelRecord
+from index.collection.rows import TEXT, is_filtered, metadata_columns
 from jobs.addresses.check_listing import NONE_POSTPONED
 from jobs.planning import plan_query as sql
 from jobs.planning.content_hashes import content_hashes
+from jobs.planning.earlier_runs import unfinished_run
 from jobs.planning.image_filter import EVERY_IMAGE, ImageFilter, leave_out
 from jobs.planning.plan import Plan, next_attempt
-from jobs.planning.todo import IN_MEMORY, Todo
+from jobs.planning.todo import Todo
 from jobs.sources.listing import (
     COPIED,
     FILE_FACTS,
-    LISTING,
     REFUSAL,
-    REFUSED_STAGE,
     Column,
-    concat_listings,
     refused_mask,
     with_columns,
     with_outcome,
 )
 from jobs.sources.stored_listing import Listing
 
-Seqs = npt.NDArray[np.int64]
-
 _TYPES: dict[str, pa.DataType] = {
     **dict.fromkeys(("run", "number"), pa.int64()),
     **dict.fromkeys(("source", "keep", "differs", "message"), TEXT),
     **dict.fromkeys(("own", "same_model", "stale"), pa.bool_()),
 }
-_RUNS, _SOURCE_RUNS, _OUTCOMES = (
+_RUNS, _OUTCOMES = (
     pa.schema({name: _TYPES[name] for name in names.split()})
-    for names in ("run source own same_model keep differs", "source run", "number message stale")
+    for names in ("run source own same_model keep differs", "number message stale")
 )
+NONE_RELISTED: Final = 1 << 62
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,23 +63,29 @@ class PlannedJob:
 
 
 class Decisions:
-    """What happens to each image of a listing, and why."""
+    """What happens to each image of a listing, and why. Those with the numbers from `relisted` on are rows."""
 
-    def __init__(self, listing: Listing, snapshot: Snapshot, job: PlannedJob, rows: Catalog) -> None:
-        self._listing, self._snapshot, self._job, self.rows = listing, snapshot, job, rows
-        self._create(f"CREATE OR REPLACE VIEW listing AS FROM {listing.view}")
-        columns = self._compare()
+    def __init__(
+        self, listing: Listing, snapshot: Snapshot, job: PlannedJob, rows: Catalog, relisted: int = NONE_RELISTED
+    ) -> None:
+        self._listing, self._snapshot, self._job, self._rows = listing, snapshot, job, rows
+        self._values: dict[str, object] = {
+            **{"listing": listing.view, "postponed": job.postponed, "c": rows.name, "relisted": relisted},
+            "verify_hash": job.verify_hash,
+            "own": sql.numbers(number for number, run in enumerate(rows.runs) if run.source == job.source),
+        }
+        self._compare()
         self._judge()
-        self.resumed = self._resume(columns)
+        self._resume()
         self._verify()
         self._find_copies()
         self._create(sql.DECISIONS)
 
     # The steps
 
-    def _compare(self) -> list[str]:
-        """Compare the images with their rows; returns the metadata of rows in SQL."""
-        job, settings = self._job, self._job.image_filter.settings
+    def _compare(self) -> None:
+        """Compare the images with their rows."""
+        job, settings, rows = self._job, self._job.image_filter.settings, self._rows
         described = [
             {
                 "run": number,
@@ -97,102 +95,55 @@ class Decisions:
                 "keep": each.run.keep,
                 "differs": next((name for name in settings.differing(each.run) if name != "keep"), None),
             }
-            for number, each in enumerate(self.rows.runs)
+            for number, each in enumerate(rows.runs)
             if each.run
         ]
-        names = self._metadata
-        columns = self._listing.catalog.shared_columns(self.rows, names)
-        known = [column for _, column in columns]
-        self._create(
-            f"CREATE OR REPLACE TABLE postponed AS FROM {job.postponed};"
-            + "CREATE OR REPLACE TABLE runs AS FROM described;"
-            + sql.known(known)
-            + sql.MISSING,
-            described=pa.Table.from_pylist(described, _RUNS),
-        )
-        self._create(
-            "CREATE OR REPLACE TABLE retyped AS FROM given;"
-            + sql.images([listed for listed, _ in columns], self._mixed)
-            + sql.compared(len(names)),
-            given=self._retyped(names),
-        )
-        return known
-
-    @property
-    def _metadata(self) -> list[str]:
-        """The columns that the source gives."""
-        unfinished = [number for number, run in enumerate(self.rows.runs) if not run.committed]
-        known = self.rows.schema_of([*self.rows.live_counts, *unfinished])
-        names = dict.fromkeys([*metadata_columns(self._listing.schema), *metadata_columns(known)])
-        return [name for name in names if name not in EXIF_COLUMNS]
-
-    def _retyped(self, names: Sequence[str]) -> pa.Table:
-        """Runs whose text is of another type in a source now, so that its values are written again."""
-        found = {
-            (source, run)
-            for source, schema in self._schemas_of_sources()
-            for name in names
-            if name in schema.names and schema.field(name).type not in (TEXT, pa.string())
-            for run in self.rows.text_runs(name)
+        schema, unfinished = self._listing.schema, [n for n, run in enumerate(rows.runs) if not run.committed]
+        known = metadata_columns(rows.schema_of([*rows.live_counts, *unfinished]))
+        names = [name for name in dict.fromkeys([*metadata_columns(schema), *known]) if name not in EXIF_COLUMNS]
+        # Values of runs whose text is of another type in the source now are written again.
+        typed = [name for name in names if name in schema.names and schema.field(name).type not in (TEXT, pa.string())]
+        columns = self._listing.catalog.shared_columns(rows, names)
+        self._values |= {
+            "l": sql.named("l", [listed for listed, _ in columns]),
+            "r": sql.named("r", [known for _, known in columns]),
+            "relabelled": sql.relabelled(len(names), {run for name in typed for run in rows.text_runs(name)}),
         }
-        return pa.Table.from_pylist([{"source": source, "run": run} for source, run in sorted(found)], _SOURCE_RUNS)
-
-    def _schemas_of_sources(self) -> Iterator[tuple[str, pa.Schema]]:
-        yield self._job.source, self._listing.schema
-        for source in self.sources[1:]:
-            runs = [number for number, run in enumerate(self.rows.runs) if run.committed and run.source == source]
-            yield source, self.rows.schema_of(runs)
-
-    @cached_property
-    def sources(self) -> list[str]:
-        """The source of the listing; and those with rows of another model, as an index has one model's vectors."""
-        return [self._job.source, *(source for source in self._mixed if source != self._job.source)]
-
-    @cached_property
-    def _mixed(self) -> list[str]:
-        return list(map(str, self._table("SELECT DISTINCT source FROM others ORDER BY source")["source"].to_pylist()))
+        self._create(sql.COMPARED, described=pa.Table.from_pylist(described, _RUNS))
 
     def _judge(self) -> None:
         """Find the images that the filter leaves out, and rows whose outcome it changes or cannot decide."""
-        images = self._job.image_filter
+        images, outcomes = self._job.image_filter, [_OUTCOMES.empty_table()]
         if images.settings.keep is None:
-            outcomes, judged = _OUTCOMES.empty_table(), sql.judged(sql.WAS_LEFT_OUT)
+            self._values["stale"] = self._filled(sql.WAS_LEFT_OUT)
         else:
-            outcomes, judged = pa.concat_tables(self._judged(images)), sql.judged("coalesce(outcomes.stale, false)")
-        self._create("CREATE OR REPLACE TABLE outcomes AS FROM given;" + judged, given=outcomes)
+            self._values["stale"] = "coalesce(outcomes.stale, false)"
+            outcomes += (self._judged(images, *each) for each in self._with_listing(sql.TO_JUDGE))
+        self._create(sql.JUDGED, given=pa.concat_tables(outcomes))
 
-    def _judged(self, images: ImageFilter) -> Iterator[pa.Table]:
-        yield _OUTCOMES.empty_table()
-        for known, listing in self._with_listing(sql.TO_JUDGE):
-            rows = known.select(["size", *FILE_FACTS.names, "error_reason"])
-            covered: Any = known["covered"].cast(pa.bool_())
-            reasons, judged = images.judge(with_outcome(listing, rows, FILE_FACTS.names))
-            reasons = pc.if_else(refused_mask(listing), pa.scalar(None, TEXT), reasons)
-            out, before = pc.is_valid(reasons), is_filtered(rows)
-            failed: Any = pc.and_not(pc.is_valid(rows["error_reason"]), before)
-            same_filter: Any = pc.equal(known["keep"], pa.scalar(images.settings.keep, TEXT)).fill_null(False)
-            certain: Any = pa.array(judged)
-            good = pc.or_(pc.or_(same_filter, failed), pc.and_not(certain, before))
-            stale = pc.and_not(covered, pc.if_else(out, before, good))
-            outcomes = pa.table([known["number"], reasons, stale], schema=_OUTCOMES)
-            yield outcomes.filter(pc.or_(out, stale))
+    def _judged(self, images: ImageFilter, known: pa.Table, listing: pa.Table) -> pa.Table:
+        rows = known.select(["size", *FILE_FACTS.names, "error_reason"])
+        covered: Any = known["covered"].cast(pa.bool_())
+        reasons, judged = images.judge(with_outcome(listing, rows, FILE_FACTS.names))
+        reasons = pc.if_else(refused_mask(listing), pa.scalar(None, TEXT), reasons)
+        out, before = pc.is_valid(reasons), is_filtered(rows)
+        failed: Any = pc.and_not(pc.is_valid(rows["error_reason"]), before)
+        same_filter: Any = pc.equal(known["keep"], pa.scalar(images.settings.keep, TEXT)).fill_null(False)
+        certain: Any = pa.array(judged)
+        good = pc.or_(pc.or_(same_filter, failed), pc.and_not(certain, before))
+        stale = pc.and_not(covered, pc.if_else(out, before, good))
+        outcomes = pa.table([known["number"], reasons, stale], schema=_OUTCOMES)
+        return outcomes.filter(pc.or_(out, stale))
 
-    def _resume(self, columns: Sequence[str]) -> dict[str, int]:
-        """Take over what counts of the unfinished runs; returns their numbers by source."""
-        numbers = {run.run.run_id: number for number, run in enumerate(self.rows.runs) if run.run}
-        started = self._table("SELECT DISTINCT source FROM undecided WHERE NOT stays ORDER BY source")["source"]
-        resumed = dict[str, int]()
-        for source in map(str, started.to_pylist()):
-            run = unfinished_run(self._snapshot, source, self._job.model, self.filter_of(source))
-            if run and run.run_id in numbers:
-                resumed[source] = numbers[run.run_id]
-        pairs = [{"source": source, "run": run} for source, run in resumed.items()]
-        files = sql.resumed_files(columns) + sql.RESUMED if pairs else sql.NOTHING_RESUMED
-        self._create(
-            "CREATE OR REPLACE TABLE resumable AS FROM given;" + files + sql.SETTLED,
-            given=pa.Table.from_pylist(pairs, _SOURCE_RUNS),
-        )
-        return resumed
+    def _resume(self) -> None:
+        """Take over what counts of the unfinished run, if there is one, and something is to do."""
+        job, resumed = self._job, None
+        if self._row("SELECT count(*) AS images FROM undecided WHERE NOT stays")["images"]:
+            run = unfinished_run(self._snapshot, job.source, job.model, job.image_filter)
+            resumed = next((n for n, each in enumerate(self._rows.runs) if run and each.run_id == run.run_id), None)
+        self._resumed = resumed
+        self._values["resumed"] = resumed
+        self._create((sql.NOTHING_RESUMED if resumed is None else sql.RESUMED) + sql.SETTLED)
 
     def _verify(self) -> None:
         """Find images that seem unchanged, and have other bytes."""
@@ -202,24 +153,20 @@ class Decisions:
                 for batch in batches:
                     differs = pc.not_equal(batch["known_hash"], content_hashes(batch["uri"].to_pylist()))
                     altered.append(batch["number"].filter(differs))
-        given = pa.table({"number": pa.chunked_array(altered)})
-        self._create("CREATE OR REPLACE TABLE altered AS FROM given;" + sql.TODO, given=given)
+        self._create(sql.TODO, given=pa.table({"number": pa.chunked_array(altered)}))
 
     def _find_copies(self) -> None:
         """Find images whose outcome is known: by id or address if nothing indicates a change, else by their bytes."""
-        job = self._job
-        [counts] = self._table(sql.TODO_COUNTS).to_pylist()
+        job, counts = self._job, self._row(sql.TODO_COUNTS)
         usable = [
-            {"source": source, "run": number}
-            for source in self.sources
-            for number, run in enumerate(self.rows.runs)
-            if run.run and run.run.model.agrees_with(job.model) and self.filter_of(source).can_reuse(run.run)
+            number
+            for number, each in enumerate(self._rows.runs)
+            if each.run and each.run.model.agrees_with(job.model) and job.image_filter.can_reuse(each.run)
         ]
         if not counts["todo"] or not usable:
-            self._create(sql.NO_COPIES)
             return
-        given = pa.Table.from_pylist(usable, _SOURCE_RUNS)
-        self._create("CREATE OR REPLACE TABLE usable AS FROM given;" + sql.POOL + sql.COPIES, given=given)
+        self._values["usable"] = sql.numbers(usable)
+        self._create(sql.COPIES)
         # If no image is missing, none has moved, and reading all new ones to look for copies costs more than it saves.
         if job.may_delete or counts["stay"] or job.verify_hash:
             self._read_likely_copies()
@@ -249,136 +196,65 @@ class Decisions:
 
     @cached_property
     def counts(self) -> list[dict[str, Any]]:
-        """How many `images` of each `source` have each `action`, `why` and `status`."""
-        found = self._table(sql.COUNTS).to_pylist()
-        unchanged = Counter({self._job.source: self._listing.num_rows})
-        if self._mixed:
-            unchanged += Counter({row["source"]: row["images"] for row in self._table(sql.RELISTED_COUNTS).to_pylist()})
-        for row in found:
-            unchanged[row["source"]] -= row["images"]
-        rest = {"action": "keep", "why": "unchanged", "status": "unchanged"}
-        return [*found, *({**rest, "source": source, "images": images} for source, images in unchanged.items())]
-
-    def missing(self) -> dict[str, Any]:
-        """How many rows of the source have no image; `kept` counts those that searches will still find."""
-        [counts] = self._table(sql.MISSING_COUNTS).to_pylist()
-        return counts
+        """How many `images` have each `action`, `why` and `status`."""
+        found = list(self._listing.catalog.rows(sql.COUNTS))
+        unchanged = self._listing.num_rows - sum(row["images"] for row in found)
+        return [*found, {"action": "keep", "why": "unchanged", "status": "unchanged", "images": unchanged}]
 
     def replaced(self) -> list[dict[str, Any]]:
         """Of each other source, how many `images` lose their ids to other images of the listing, and the first."""
-        return self._table(sql.REPLACED).to_pylist()
+        return list(self._listing.catalog.rows(self._filled(sql.REPLACED)))
 
-    def planned(self, source: str) -> Plan:
-        """The run to write for a source."""
-        wanted = quoted(source)
-        written = self.rows.runs[self.resumed[source]].files if source in self.resumed else []
-        counting = self._table(f"SELECT file FROM resumed_files WHERE source = {wanted}")["file"]
-        numbers = set(split_seq(np.asarray(counting, np.int64) << FILE_BITS)[1])
-        own, counts = source == self._job.source, Counter[str]()
+    def planned(self) -> Plan:
+        """The run to write."""
+        catalog, counts = self._listing.catalog, Counter[str]()
         for row in self.counts:
-            if row["source"] == source:
-                counts.update({row["action"]: row["images"], row["why"]: row["images"], "listed": row["images"]})
+            counts.update({row["action"]: row["images"], row["why"]: row["images"], "listed": row["images"]})
         actions = [action for action in ("copy", "refuse", "embed") if counts[action]]
-        every = Todo(itertools.chain.from_iterable(self._to_do(wanted, action) for action in actions))
+        every = Todo(itertools.chain.from_iterable(map(self._to_do, actions)))
         names = [name for name in every.schema.names if name not in (*REFUSAL.names, *FILE_FACTS.names)]
+        resumed = None if self._resumed is None else self._rows.runs[self._resumed]
+        written = resumed.files if resumed else []
+        counting = np.asarray(catalog.table("FROM resumed_files")["file"], np.int64)
         return Plan(
-            source=source,
+            source=self._job.source,
             model=self._job.model,
             listed=counts["listed"],
             todo=every.slice(counts["copy"] + counts["refuse"]).select(name for name in names if name != COPIED),
             copies=every.slice(0, counts["copy"]).select(names) if counts["copy"] else None,
-            catalog=self.rows,
+            catalog=self._rows,
             refused=every.slice(counts["copy"], counts["copy"] + counts["refuse"]) if counts["refuse"] else None,
             filtered=counts["filtered"],
-            rejects=self._store(sql.REJECTS.replace("{wanted}", wanted)),
-            run=self.rows.runs[self.resumed[source]].run if source in self.resumed else None,
-            files=[file for number, file in enumerate(written) if number in numbers],
+            rejects=catalog.store(sql.REJECTS),
+            run=resumed.run if resumed else None,
+            files=[written[number] for number in sorted(split_seq(counting << FILE_BITS)[1])],
             attempt=next_attempt(written),
-            deletes=self._store("SELECT seq, image_id FROM missing WHERE gone") if own else None,
-            image_filter=self.filter_of(source),
+            image_filter=self._job.image_filter,
         )
 
-    def _to_do(self, wanted: str, action: str) -> Iterator[pa.Table]:
-        """The images of a source that get an action, with the place `COPIED`."""
-        for rows, listed in self._with_listing(sql.TO_DO.replace("{wanted}", wanted).replace("{action}", action)):
-            numbers, message = np.asarray(rows["number"], np.int64), rows["message"]
-            is_listed = numbers < sql.RELISTED
-            if not is_listed.all():
-                relisted = self._relisted(numbers[~is_listed])
-                listed = (
-                    concat_listings([listed.filter(pa.array(is_listed)), relisted]) if is_listed.any() else relisted
-                )
+    def _to_do(self, action: str) -> Iterator[pa.Table]:
+        """The images that get an action, with the place `COPIED`."""
+        for rows, listed in self._with_listing(sql.TO_DO.replace("{action}", action)):
+            message = rows["message"]
             if message.null_count < len(message):
-                facts = {name: _where(rows["covered"].cast(pa.bool_()), rows[name]) for name in FILE_FACTS.names}
+                facts = {name: where(rows["covered"].cast(pa.bool_()), rows[name]) for name in FILE_FACTS.names}
                 more = {name: rows[name] for name in ("size", "content_hash")}
                 listed = leave_out(with_columns(listed, facts | more), message)
             yield listed.add_column(0, COPIED, rows["seq"])
 
     def _with_listing(self, text: str) -> Iterator[tuple[pa.Table, pa.Table]]:
-        """The answer to a query, by `number`, and beside it the images as they are listed, with what refuses them."""
-        names, schema = [*LISTING.names, *REFUSAL.names, *FILE_FACTS.names], self._listing.whole_schema
-        images = f"(SELECT seq, {self._listing.catalog.columns(names)} FROM listing) AS image"
-        text = f"SELECT answer.*, image.* EXCLUDE (seq) FROM ({text}) AS answer LEFT JOIN {images}"
-        text = self._filled(f"{text} ON image.seq = number ORDER BY number")
-        with self._listing.catalog.query(text, IN_MEMORY) as batches:
-            for batch in batches:
-                found = pa.Table.from_batches([batch])
-                first = found.num_columns - len(names)
-                for part in self._listing.with_metadata(found, np.asarray(found["number"], np.int64)):
-                    listed = part.select(range(first, part.num_columns))
-                    listed = listed.rename_columns([*names, *listed.column_names[len(names) :]])
-                    yield part.select(range(first)), conform(listed, schema)
+        return self._listing.beside(self._filled(text))
 
-    def _relisted(self, numbers: Seqs) -> pa.Table:
-        """The images of these numbers, which are ascending, as their rows say."""
-        live = LiveRows.at(self.rows, numbers - sql.RELISTED)
-        metadata = [name for name in live.metadata if name not in EXIF_COLUMNS]
-        rows = live.read([*LISTING.names, *REFUSAL.names, *FILE_FACTS.names, *metadata])
-        refused = pc.or_(pc.equal(rows["error_stage"], pa.scalar(REFUSED_STAGE)), is_filtered(rows))
-        return with_columns(rows, {name: _where(refused, rows[name]) for name in REFUSAL.names})
-
-    def filter_of(self, source: str) -> ImageFilter:
-        """The filter of a source: of others as their last job left them."""
-        return self._job.image_filter if source == self._job.source else last_filter(self._snapshot, source)
-
-    def _filled(self, text: str) -> str:
-        """A statement with what the job says: constants, as queries of them would become joins."""
-        job = self._job
-        values: dict[str, object] = {"source": quoted(job.source), "c": self.rows.name}
-        values |= {"may_delete": job.may_delete, "verify_hash": job.verify_hash}
-        for name, value in values.items():
-            text = text.replace(f"{{{name}}}", str(value))
-        return text
+    def _row(self, text: str) -> dict[str, Any]:
+        return next(self._listing.catalog.rows(self._filled(text)))
 
     def _create(self, text: str, **tables: pa.Table) -> None:
         self._listing.catalog.create(self._filled(text), **tables)
 
-    def _store(self, text: str) -> StoredAnswer:
-        return self._listing.catalog.store(self._filled(text))
-
-    def _table(self, text: str) -> pa.Table:
-        return self._listing.catalog.table(self._filled(text))
+    def _filled(self, text: str) -> str:
+        return sql.filled(text, self._values)
 
 
-def _where(mask: Column, values: Column) -> Column:
+def where(mask: Column, values: Column) -> Column:
     """The values where a mask is true, elsewhere null."""
     return pc.if_else(mask, values, pa.scalar(None, values.type))  # type: ignore[no-any-return]
-
-
-def unfinished_run(snapshot: Snapshot, source: str, model: ModelRecord, image_filter: ImageFilter) -> RunStart | None:
-    """The newest run of a source, a model and a filter that was started and not committed."""
-    # A newer committed run would hide an older one's rows of the same ids; a new run copies these instead.
-    newer = (run for run in snapshot.unfinished if run.run_id > snapshot.last_run)
-    same = [run for run in newer if run.source == source and not image_filter.settings.differing(run)]
-    started = [run for run in same if run.model.agrees_with(model)]
-    if not started:
-        return None
-    # A run that is in the live version has lost its manifest. If it were resumed, its new rows would seem indexed.
-    live = live_or_last_good_manifest(snapshot.collection)
-    return None if live and started[-1].run_id in live.runs else started[-1]
-
-
-def last_filter(snapshot: Snapshot, source: str) -> ImageFilter:
-    """The filter of the source's last run, as recorded there: its settings, so it cannot judge images."""
-    runs = (run for run in reversed(snapshot.committed) if canonical_address(run.source) == source)
-    return next((ImageFilter(settings=run) for run in runs), EVERY_IMAGE)

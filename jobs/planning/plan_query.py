@@ -1,30 +1,24 @@
-"""What happens to each image of a source, and why, in SQL over a listing and the catalog of a collection.
+"""What happens to each image of a listing, and why, in SQL over the listing and the catalog of a collection.
 
-Statements run in the catalog of the listing, with the view `listing`; `{c}` is the name of the collection's catalog,
-and `{source}`, `{may_delete}`, `{verify_hash}` are what the job says. They are told of the `runs`, the ids
-`postponed`, and the runs in which metadata is text and elsewhere not (`retyped`). Each step makes a view, or a table if
-few images are in it:
+Statements run in the catalog of the listing, with the view `listing`, but for those of `MISSING`; `{c}` is the name of
+the collection's catalog. What else is in braces is what the job says: texts, numbers of runs, and columns. They are
+told of the `runs`, and of the ids `postponed`. Each step makes a view, or a table if few images are in it:
 
+- `others`: the rows of other models. `missing`: rows of the source that are not listed; those `gone` are deleted.
 - `known`: the live rows, with what their runs say of them.
-- `missing`: rows of the source that are not listed; those that are `gone` are deleted.
-- `images`: the listing; and, of sources with rows of another model, the rows that are not listed, which are embedded
-  again. `number` identifies an image.
+- `images`: the listing. `number` identifies an image; from `{relisted}` on they are rows that are embedded again.
 - `compared`, `judged`: each image with its live row of the same model. `stays`: the row covers it as it is.
 - `undecided`: the images that do not stay, or may not.
 - `settled`: the same after the run that is resumed. `kept`: nothing is to do.
 - `decisions`: the action of each image, and why; `seq` is the row whose outcome it takes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from index.collection.catalog.catalog import FILE_BITS
-from index.collection.catalog.sql import quoted
 from index.collection.rows import FILTERED, STATE_COLUMNS
 from jobs.sources.listing import REFUSED_STAGE, WEB
-
-RELISTED: Final = 1 << 62
-"""Added to the `seq` of a row, it is the number of an image that is not in the listing."""
 
 _STATE = ", ".join(STATE_COLUMNS)
 _IMAGE = "image_id, uri, content_hash, size, modified, etag, error_stage, error_reason"
@@ -61,199 +55,171 @@ def retried(row: str = "") -> str:
     return f"coalesce({row}retryable OR {row}error_stage = 'fetch', false)"
 
 
-def known(metadata: Sequence[str]) -> str:
-    """The live rows, with their metadata as r0, r1, …"""
-    return f"""
-    CREATE OR REPLACE VIEW known AS
-    SELECT seq, {_STATE}, run.*, coalesce(retryable, false) AND image_id NOT IN (FROM postponed) AS retried,
-           {_named("r", metadata)}
-    FROM {{c}}.live_rows JOIN runs AS run USING (run);
-    CREATE OR REPLACE TABLE others AS SELECT image_id, source, own FROM known WHERE NOT same_model;
-    """
+def named(prefix: str, columns: Sequence[str]) -> str:
+    """Columns of metadata as l0, l1, …, for example."""
+    return ", ".join(f"{column} AS {prefix}{number}" for number, column in enumerate(columns)) or "NULL AS nothing"
+
+
+def relabelled(columns: int, retyped: Iterable[int]) -> str:
+    """Whether so many columns of metadata of an image differ from those of its row, or its run is to be `retyped`."""
+    differs = [f"image.l{number} IS DISTINCT FROM row.r{number}" for number in range(columns)]
+    return f"({' OR '.join([f'row.run IN ({numbers(retyped)})', *differs])})"
+
+
+def numbers(runs: Iterable[int]) -> str:
+    """Runs as constants, since queries of them would become joins; not empty, which would be no SQL."""
+    return ", ".join(map(str, [-1, *runs]))
+
+
+def filled(text: str, values: Mapping[str, object]) -> str:
+    """Statements with what is in braces."""
+    for name, value in values.items():
+        text = text.replace(f"{{{name}}}", str(value))
+    return text
 
 
 MISSING = f"""
+CREATE OR REPLACE TABLE others AS SELECT image_id, run FROM live_rows WHERE run NOT IN ({{same}});
 CREATE OR REPLACE TABLE missing AS
 SELECT seq, image_id, content_hash, error_reason,
        -- A row of a refused entry stands for no image.
        {{may_delete}} OR coalesce(error_stage = '{REFUSED_STAGE}', false) AS gone
-FROM known ANTI JOIN listing USING (image_id) WHERE own;
+FROM live_rows ANTI JOIN {{listing}} USING (image_id) WHERE run IN ({{own}});
 """
-
-
-def images(metadata: Sequence[str], mixed: Sequence[str]) -> str:
-    """The images, with their metadata as l0, l1, …; `mixed` are the sources with rows of another model.
-
-    They are written out, as a join by a column with few values cannot be split, and needs the memory of all rows.
-    """
-    refusal = f"CASE WHEN error_stage IN ('{REFUSED_STAGE}', 'filter') THEN"
-    # Rejects that are not refused are tried again, as another model may accept them.
-    relisted = f"""
-    UNION ALL
-    SELECT {RELISTED} | seq, source, false, image_id, uri, content_hash, size, modified, etag,
-           {refusal} error_stage END, {refusal} error_reason END,
-           {_named("l", [f"r{number}" for number in range(len(metadata))])}
-    FROM (FROM known WHERE source IN ({", ".join(map(quoted, mixed))})) ANTI JOIN listing USING (image_id)
-    ANTI JOIN (FROM missing WHERE gone) AS gone USING (seq)
-    """
-    return f"""
-    CREATE OR REPLACE VIEW images AS
-    SELECT seq AS number, {{source}} AS source, true AS listed, {_IMAGE}, {_named("l", metadata)}
-    FROM listing {relisted if mixed else ""};
-    """
-
-
-def relabelled(columns: int) -> str:
-    """Whether the metadata of an image differs from that of its row."""
-    differs = [f"l{number} IS DISTINCT FROM r{number}" for number in range(columns)]
-    return f"({' OR '.join(['(image.source, row.run) IN (FROM retyped)', *differs])})"
-
-
-def _named(prefix: str, columns: Sequence[str]) -> str:
-    return ", ".join(f"{column} AS {prefix}{number}" for number, column in enumerate(columns)) or "NULL AS nothing"
-
-
-def compared(columns: int) -> str:
-    """Each image with its live row."""
-    return f"""
-    CREATE OR REPLACE VIEW compared AS
-    SELECT number, image.source, listed, {", ".join(f"image.{name}" for name in _IMAGE.split(", "))},
-           row.seq AS row_seq, row.retryable, row.keep, row.size AS row_size, row.content_hash AS row_hash,
-           row.width, row.height, row.format, row.error_reason AS row_reason, coalesce(row.own, false) AS row_own,
-           {covers("row", "image", "row.retried")} AS covered,
-           coalesce(row.retried, false) AND {covers("row", "image", "false")} AS failed,
-           CASE WHEN image.listed AND row.own THEN
-                CASE WHEN {relabelled(columns)} THEN 'relabelled'
-                     WHEN row.differs IS NOT NULL THEN 'other_' || row.differs END
-           END AS rewritten
-    FROM images AS image LEFT JOIN (FROM known WHERE same_model) AS row ON row.image_id = image.image_id;
-    """
-
-
+MISSING_COUNTS = """
+SELECT count(*) AS missing, count(*) FILTER (gone) AS deleted,
+       count(*) FILTER (NOT gone AND error_reason IS NULL) AS kept
+FROM missing
+"""
+COMPARED = f"""
+CREATE OR REPLACE VIEW listing AS FROM {{listing}};
+CREATE OR REPLACE TABLE postponed AS FROM {{postponed}};
+CREATE OR REPLACE TABLE runs AS FROM described;
+CREATE OR REPLACE VIEW known AS
+SELECT seq, {_STATE}, run.*, coalesce(retryable, false) AND image_id NOT IN (FROM postponed) AS retried, {{r}}
+FROM {{c}}.live_rows JOIN runs AS run USING (run);
+CREATE OR REPLACE VIEW images AS SELECT seq AS number, {_IMAGE}, {{l}} FROM listing;
+CREATE OR REPLACE VIEW compared AS
+SELECT number, {", ".join(f"image.{name}" for name in _IMAGE.split(", "))},
+       row.seq AS row_seq, row.retryable, row.keep, row.size AS row_size, row.content_hash AS row_hash,
+       row.width, row.height, row.format, row.error_reason AS row_reason, coalesce(row.own, false) AS row_own,
+       {covers("row", "image", "row.retried")} AS covered,
+       coalesce(row.retried, false) AND {covers("row", "image", "false")} AS failed,
+       CASE WHEN number < {{relisted}} AND row.own THEN
+            CASE WHEN {{relabelled}} THEN 'relabelled'
+                 WHEN row.differs IS NOT NULL THEN 'other_' || row.differs END
+       END AS rewritten
+FROM images AS image LEFT JOIN (FROM known WHERE same_model) AS row ON row.image_id = image.image_id;
+"""
 TO_JUDGE = """
 SELECT number, covered, keep, CASE WHEN covered THEN row_size END AS size,
        CASE WHEN covered THEN row_hash END AS content_hash, CASE WHEN covered THEN width END AS width,
        CASE WHEN covered THEN height END AS height, CASE WHEN covered THEN format END AS format,
        CASE WHEN covered THEN row_reason END AS error_reason
-FROM compared WHERE listed
+FROM compared WHERE number < {relisted}
 """
-WAS_LEFT_OUT: Final = f"coalesce(listed AND row_reason = '{FILTERED}', false)"
+WAS_LEFT_OUT: Final = f"coalesce(number < {{relisted}} AND row_reason = '{FILTERED}', false)"
 """Whether an image has to be written again, without a filter."""
-
-
-def judged(stale: str) -> str:
-    """The images after the filter's `outcomes`; rows that are `stale` are written again."""
-    return f"""
-    CREATE OR REPLACE VIEW judged AS
-    SELECT compared.* REPLACE (
-               coalesce(content_hash, CASE WHEN message IS NOT NULL AND covered THEN row_hash END) AS content_hash,
-               coalesce(size, CASE WHEN message IS NOT NULL AND covered THEN row_size END) AS size,
-               CASE WHEN message IS NOT NULL THEN 'filter' ELSE error_stage END AS error_stage,
-               CASE WHEN message IS NOT NULL THEN '{FILTERED}' ELSE error_reason END AS error_reason,
-               coalesce(rewritten, CASE WHEN {stale} THEN 'other_keep' END) AS rewritten),
-           message,
-           covered AND rewritten IS NULL AND NOT {stale} AS stays
-    FROM compared LEFT JOIN outcomes USING (number);
-    CREATE OR REPLACE TABLE undecided AS
-    FROM judged WHERE NOT stays OR coalesce(retryable, false) OR {{verify_hash}};
-    """
-
-
-def resumed_files(metadata: Sequence[str]) -> str:
-    """The files of the runs to resume that count: one with an image that is gone, or has other metadata, would bring it
-    back.
-    """
-    return f"""
-    CREATE OR REPLACE TABLE resumed_files AS
-    SELECT row.source, row.seq >> {FILE_BITS} AS file
-    FROM (SELECT seq, run, image_id, resumable.source, {_named("r", metadata)}
-          FROM {{c}}.written JOIN resumable USING (run)) AS row
-    LEFT JOIN images AS image ON image.source = row.source AND image.image_id = row.image_id
-    GROUP BY ALL
-    HAVING bool_and(number IS NOT NULL AND NOT {relabelled(len(metadata))});
-    """
-
-
+# The images after the filter's `outcomes`; rows that are `{stale}` are written again.
+JUDGED = f"""
+CREATE OR REPLACE TABLE outcomes AS FROM given;
+CREATE OR REPLACE VIEW judged AS
+SELECT compared.* REPLACE (
+           coalesce(content_hash, CASE WHEN message IS NOT NULL AND covered THEN row_hash END) AS content_hash,
+           coalesce(size, CASE WHEN message IS NOT NULL AND covered THEN row_size END) AS size,
+           CASE WHEN message IS NOT NULL THEN 'filter' ELSE error_stage END AS error_stage,
+           CASE WHEN message IS NOT NULL THEN '{FILTERED}' ELSE error_reason END AS error_reason,
+           coalesce(rewritten, CASE WHEN {{stale}} THEN 'other_keep' END) AS rewritten),
+       message,
+       covered AND rewritten IS NULL AND NOT {{stale}} AS stays
+FROM compared LEFT JOIN outcomes USING (number);
+CREATE OR REPLACE TABLE undecided AS
+FROM judged WHERE NOT stays OR coalesce(retryable, false) OR {{verify_hash}};
+"""
+# A file of the run to resume does not count if it has an image that is gone, or that has other metadata: it would bring
+# that back.
 RESUMED = f"""
+CREATE OR REPLACE TABLE resumed_files AS
+SELECT row.seq >> {FILE_BITS} AS file
+FROM (SELECT seq, run, image_id, {{r}} FROM {{c}}.written WHERE run = {{resumed}}) AS row
+LEFT JOIN images AS image ON image.image_id = row.image_id
+GROUP BY ALL
+HAVING bool_and(number IS NOT NULL AND NOT {{relabelled}});
 CREATE OR REPLACE TABLE resumed AS
-SELECT source, {_STATE}, {retried()} AND image_id NOT IN (FROM postponed) AS retried
+SELECT {_STATE}, {retried()} AND image_id NOT IN (FROM postponed) AS retried
 FROM {{c}}.written JOIN resumed_files ON seq >> {FILE_BITS} = file
-QUALIFY row_number() OVER (PARTITION BY source, image_id ORDER BY seq DESC) = 1;
-INSERT INTO undecided FROM judged SEMI JOIN resumed USING (source, image_id) ANTI JOIN undecided USING (number);
+QUALIFY row_number() OVER (PARTITION BY image_id ORDER BY seq DESC) = 1;
+INSERT INTO undecided FROM judged SEMI JOIN resumed USING (image_id) ANTI JOIN undecided USING (number);
 """
 NOTHING_RESUMED = f"""
-CREATE OR REPLACE TABLE resumed_files (source VARCHAR, file BIGINT);
-CREATE OR REPLACE TABLE resumed AS SELECT source, {_STATE}, retryable AS retried FROM undecided LIMIT 0;
+CREATE OR REPLACE TABLE resumed_files (file BIGINT);
+CREATE OR REPLACE TABLE resumed AS SELECT {_STATE}, retryable AS retried FROM undecided LIMIT 0;
 """
 SETTLED = f"""
 CREATE OR REPLACE TABLE settled AS
 SELECT image.*, coalesce(row.content_hash, image.row_hash) AS known_hash,
        CASE WHEN row.image_id IS NULL THEN stays ELSE {covers("row", "image", "row.retried")} END AS kept
-FROM undecided AS image LEFT JOIN resumed AS row USING (source, image_id);
+FROM undecided AS image LEFT JOIN resumed AS row USING (image_id);
 """
 TO_VERIFY = f"""
 SELECT number, uri, known_hash FROM settled
 WHERE kept AND error_reason IS NULL AND known_hash IS NOT NULL AND NOT regexp_matches(uri, '{WEB}')
 """
 TODO = """
+CREATE OR REPLACE TABLE altered AS FROM given;
 CREATE OR REPLACE TABLE todo AS FROM settled WHERE (NOT kept OR number IN (FROM altered)) AND error_reason IS NULL;
+CREATE OR REPLACE TABLE copies (number BIGINT, seq BIGINT);
 """
 TODO_COUNTS = """
-SELECT (SELECT count(*) FROM todo) AS todo, (SELECT count(*) FROM missing WHERE NOT gone) AS stay
+SELECT (SELECT count(*) FROM todo) AS todo, (SELECT count(*) FROM {c}.missing WHERE NOT gone) AS stay
 """
-NO_COPIES = "CREATE OR REPLACE TABLE copies (number BIGINT, seq BIGINT);"
-POOL = f"""
+# By the newest row of the id, or of the address of a new id, as lists have several ids for one picture.
+COPIES = f"""
 CREATE OR REPLACE VIEW every AS
-SELECT usable.source, seq, {_STATE} FROM {{c}}.written JOIN usable USING (run)
-ANTI JOIN resumed_files AS own ON own.source = usable.source AND own.file = seq >> {FILE_BITS}
-WHERE error_stage IS DISTINCT FROM '{REFUSED_STAGE}';  -- a repeated id, for example, says nothing of its address
+SELECT seq, {_STATE} FROM {{c}}.written ANTI JOIN resumed_files ON file = seq >> {FILE_BITS}
+WHERE run IN ({{usable}})
+AND error_stage IS DISTINCT FROM '{REFUSED_STAGE}';  -- a repeated id, for example, says nothing of its address
 CREATE OR REPLACE TABLE pool AS
 FROM every SEMI JOIN (
     SELECT seq FROM every SEMI JOIN todo USING (image_id)
     UNION SELECT seq FROM every SEMI JOIN (SELECT DISTINCT uri FROM todo) AS todo USING (uri)
     UNION SELECT seq FROM every SEMI JOIN (SELECT DISTINCT size FROM todo) AS todo USING (size)
 ) AS likely USING (seq);
-"""
-# By the newest row of the id, or of the address of a new id, as lists have several ids for one picture.
-COPIES = f"""
 CREATE OR REPLACE TABLE likely AS
 WITH newest AS (
     SELECT number, row.seq, true AS by_id
-    FROM todo JOIN (SELECT source, image_id, max(seq) AS seq FROM pool GROUP BY ALL) AS row USING (source, image_id)
+    FROM todo JOIN (SELECT image_id, max(seq) AS seq FROM pool GROUP BY ALL) AS row USING (image_id)
     UNION ALL
     SELECT number, row.seq, false
-    FROM (FROM todo ANTI JOIN pool USING (source, image_id))
-    JOIN (SELECT source, uri, max(seq) AS seq FROM pool GROUP BY ALL) AS row USING (source, uri)
+    FROM (FROM todo ANTI JOIN pool USING (image_id))
+    JOIN (SELECT uri, max(seq) AS seq FROM pool GROUP BY ALL) AS row USING (uri)
 )
-SELECT number, todo.source, by_id, row.* EXCLUDE (source) FROM newest JOIN todo USING (number)
-JOIN pool AS row ON row.source = todo.source AND row.seq = newest.seq
+SELECT number, by_id, row.* FROM newest JOIN todo USING (number) JOIN pool AS row ON row.seq = newest.seq
 WHERE NOT {{verify_hash}} AND {covers("row", "todo", retried("row."))};
-CREATE OR REPLACE TABLE copies AS
+INSERT INTO copies
 WITH embedded AS (
-    SELECT source, content_hash, max(seq) AS seq FROM every
+    SELECT content_hash, max(seq) AS seq FROM every
     WHERE {_EMBEDDED} AND content_hash IN (SELECT content_hash FROM likely WHERE error_reason = '{FILTERED}')
     GROUP BY ALL
 )
 -- An image that was embedded before it was left out has the vector of the same content.
 SELECT number, CASE WHEN likely.error_reason = '{FILTERED}' THEN embedded.seq ELSE likely.seq END AS seq
-FROM likely LEFT JOIN embedded ON embedded.source = likely.source AND embedded.content_hash = likely.content_hash
+FROM likely LEFT JOIN embedded ON embedded.content_hash = likely.content_hash
 WHERE CASE WHEN likely.error_reason = '{FILTERED}' THEN embedded.seq IS NOT NULL
            ELSE by_id OR (likely.error_reason IS NULL AND likely.content_hash IS NOT NULL) END;
 """
 TO_READ = f"""
 SELECT number, uri FROM todo ANTI JOIN copies USING (number)
-SEMI JOIN (SELECT DISTINCT source, size FROM pool WHERE {_EMBEDDED}) AS row
-    ON row.source = todo.source AND row.size = todo.size
+SEMI JOIN (SELECT DISTINCT size FROM pool WHERE {_EMBEDDED}) AS row USING (size)
 """
 SAME_CONTENT = f"""
 INSERT INTO copies
-SELECT number, row.seq FROM found JOIN todo USING (number)
-JOIN (SELECT source, content_hash, max(seq) AS seq FROM pool WHERE {_EMBEDDED} GROUP BY ALL) AS row
-    ON row.source = todo.source AND row.content_hash = found.content_hash;
+SELECT number, row.seq FROM found
+JOIN (SELECT content_hash, max(seq) AS seq FROM pool WHERE {_EMBEDDED} GROUP BY ALL) AS row USING (content_hash);
 """
 OUTCOMES = """
 SELECT number, row.size, row.content_hash, row.width, row.height, row.format, row.error_reason
-FROM copies JOIN (FROM todo WHERE listed) USING (number) JOIN {c}.written AS row USING (seq)
+FROM (FROM copies WHERE number < {relisted}) JOIN {c}.written AS row USING (seq)
 """
 DECISIONS = f"""
 CREATE OR REPLACE TABLE decisions AS
@@ -262,13 +228,14 @@ WITH copied AS (
 ), moved AS (
     SELECT number, true AS moved FROM (
         SELECT number, copied.content_hash, row_number() OVER (PARTITION BY copied.content_hash ORDER BY number) AS nth
-        FROM copied JOIN (FROM todo WHERE source = {{source}} AND NOT row_own) AS todo USING (number)
-        ANTI JOIN (SELECT image_id FROM others WHERE own) AS other USING (image_id)
-    ) JOIN (SELECT content_hash, count(*) AS images FROM missing GROUP BY content_hash) AS departed USING (content_hash)
+        FROM copied JOIN (FROM todo WHERE NOT row_own) AS todo USING (number)
+        ANTI JOIN (FROM {{c}}.others WHERE run IN ({{own}})) AS other USING (image_id)
+    ) JOIN (SELECT content_hash, count(*) AS images FROM {{c}}.missing GROUP BY content_hash) AS departed
+        USING (content_hash)
     WHERE nth <= departed.images
 ), of_another_model AS (
     SELECT number, true AS has_other
-    FROM (SELECT number, image_id FROM settled WHERE row_seq IS NULL) SEMI JOIN others USING (image_id)
+    FROM (SELECT number, image_id FROM settled WHERE row_seq IS NULL) SEMI JOIN {{c}}.others USING (image_id)
 ), judged AS (
     SELECT settled.*, copied.seq, copied.content_hash AS copied_hash, moved,
            kept AND number NOT IN (FROM altered) AS is_kept,
@@ -277,7 +244,7 @@ WITH copied AS (
     FROM settled LEFT JOIN copied USING (number) LEFT JOIN moved USING (number)
     LEFT JOIN of_another_model USING (number)
 )
-SELECT number, source, listed, seq, message,
+SELECT number, seq, message,
        CASE WHEN is_kept THEN 'keep' WHEN error_reason IS NOT NULL THEN 'refuse'
             WHEN seq IS NOT NULL THEN 'copy' ELSE 'embed' END AS action,
        CASE WHEN is_kept AND NOT stays THEN 'resumed'
@@ -294,27 +261,20 @@ SELECT number, source, listed, seq, message,
        CASE WHEN is_kept AND stays THEN 'unchanged' ELSE otherwise END AS status
 FROM judged;
 """
-MISSING_COUNTS = """
-SELECT count(*) AS missing, count(*) FILTER (gone) AS deleted,
-       count(*) FILTER (NOT gone AND error_reason IS NULL) AS kept
-FROM missing
-"""
-COUNTS = "SELECT source, action, why, status, count(*) AS images FROM decisions GROUP BY ALL"
+COUNTS = "SELECT action, why, status, count(*) AS images FROM decisions GROUP BY ALL"
 TO_DO = """
 SELECT number, decisions.seq, settled.message, covered,
        settled.size, settled.content_hash, width, height, format
-FROM decisions JOIN settled USING (number)
-WHERE decisions.source = {wanted} AND action = '{action}'
+FROM decisions JOIN settled USING (number) WHERE action = '{action}'
 """
-RELISTED_COUNTS = "SELECT source, count(*) AS images FROM images WHERE NOT listed GROUP BY source"
 REJECTS = """
 SELECT image_id, uri, error_reason, retried AS retryable
 FROM (FROM known WHERE same_model AND error_reason IS NOT NULL)
-SEMI JOIN (FROM images WHERE source = {wanted}) AS image USING (image_id)
+SEMI JOIN images USING (image_id)
 ANTI JOIN (FROM undecided WHERE rewritten IS NOT NULL) AS image USING (image_id)
 """
 REPLACED = """
 SELECT known.source, count(*) AS images, arg_min(image_id, seq) AS first_id, arg_min(known.uri, seq) AS first_uri
-FROM known JOIN (FROM images WHERE listed) AS image USING (image_id)
+FROM known JOIN (FROM images WHERE number < {relisted}) AS image USING (image_id)
 WHERE NOT own AND known.uri <> image.uri GROUP BY known.source ORDER BY known.source
 """

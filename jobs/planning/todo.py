@@ -14,10 +14,10 @@ import pyarrow.parquet as pq
 from index.collection.catalog.facts import in_parts
 from index.collection.catalog.sql import parquet
 from index.collection.row_files import parquet_of
-from index.collection.rows import LOCATION_COLUMNS, conform
+from index.collection.rows import LOCATION_COLUMNS
 from index.storage import Storage
 from index.storage.scratch import Scratch
-from jobs.sources.listing import LISTING, common_schema, concat_listings
+from jobs.sources.listing import LISTING
 
 POSITION: Final = LOCATION_COLUMNS[-1]
 """The first column of the files, and of `Todo.sql`: the number of the row."""
@@ -44,40 +44,26 @@ class RowGroup:
 
 
 class Todo:
-    """Rows of a listing, in order. Their files are removed with the last part of them. Tables may differ in their
-    columns and types; the rows have those of all.
-    """
+    """Rows of a listing, in order, from tables of the same columns. Their files are removed with the last part."""
 
     def __init__(self, tables: Iterable[pa.Table]) -> None:
         self._scratch = Scratch("todo")
-        self._start, self._lengths, schemas = 0, list[int](), list[pa.Schema]()
-        size = 0
-        for part in map(concat_listings, in_parts(tables)):
-            schemas.append(part.schema)
+        self._start, self._lengths, self.schema, size = 0, list[int](), LISTING, 0
+        for part in map(pa.concat_tables, in_parts(tables)):
+            self.schema = part.schema
             size += part.nbytes
-            self._lengths.append(0)
-            self._write(len(schemas) - 1, part)
-        if not schemas:
-            schemas, self._lengths = [LISTING], [0]
-            self._write(0, LISTING.empty_table())
-        self.schema, self.num_rows = schemas[0], sum(self._lengths)
+            self._write(part)
+        if not self._lengths:
+            self._write(LISTING.empty_table())
+        self.num_rows = sum(self._lengths)
         self.row_bytes = size // max(1, self.num_rows)
         """Bytes of a row in memory, on average."""
-        if any(schema != self.schema for schema in schemas):
-            self.schema = common_schema(self._parts(), self._parts())
-            for number, part in enumerate(self._parts()):
-                self._write(number, conform(part, self.schema))
 
-    def _write(self, number: int, rows: pa.Table) -> None:
-        first = sum(self._lengths[:number])
-        self._lengths[number] = rows.num_rows
+    def _write(self, rows: pa.Table) -> None:
+        first, path = sum(self._lengths), _name(len(self._lengths))
         positions = pa.array(np.arange(first, first + rows.num_rows))
-        self.storage.write_atomic(_name(number), parquet_of(rows.add_column(0, POSITION, positions), GROUP))
-
-    def _parts(self) -> Iterator[pa.Table]:
-        for path in self.files:
-            with self.storage.open_input(path) as source, pq.ParquetFile(source) as parquet:
-                yield parquet.read().drop_columns(POSITION)
+        self.storage.write_atomic(path, parquet_of(rows.add_column(0, POSITION, positions), GROUP))
+        self._lengths.append(rows.num_rows)
 
     @property
     def _end(self) -> int:

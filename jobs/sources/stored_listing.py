@@ -70,23 +70,37 @@ class Listing:
         """What `tables` returns, as one."""
         return pa.concat_tables([self._schema_of(names).empty_table(), *self.tables(names, where, **tables)])
 
-    def with_metadata(self, rows: pa.Table, seqs: Seqs) -> Iterator[pa.Table]:
-        """`rows` with the metadata of the images at these places, which are ascending, in any number of tables; null
-        for places that are not in this listing.
+    def beside(self, answer: str) -> Iterator[tuple[pa.Table, pa.Table]]:
+        """The answer to a query in this catalog, in the order of its `number`, and beside it the images with these
+        `seq`, with the columns of `whole_schema`, in any number of tables.
 
-        It is read from the files, as DuckDB takes 2,048 rows at a time, whose text may be larger than its memory.
+        Metadata is read from the files, as DuckDB takes 2,048 rows at a time, whose text may be larger than its memory.
         """
-        schema, done = pa.schema(list(self.schema)[len(LISTING) :]), 0
-        runs, files, positions = split_seq(seqs)
-        numbers = (files * MAX_POSITIONS + positions)[: np.searchsorted(runs, 1)]
-        for file, group, first, end in self._row_groups if len(schema) else ():
+        names = [*LISTING.names, *REFUSAL.names, *FILE_FACTS.names]
+        images = f"(SELECT seq, {self.catalog.columns(names)} FROM {self.view}) AS image"
+        sql = f"SELECT answer.*, image.* EXCLUDE (seq) FROM ({answer}) AS answer JOIN {images} ON image.seq = number"
+        with self.catalog.query(f"{sql} ORDER BY number", ROWS) as batches:
+            for found in (pa.Table.from_batches([batch]) for batch in batches):
+                first, start = found.num_columns - len(names), 0
+                for metadata in self._metadata(np.asarray(found["number"], np.int64)):
+                    rows = found.slice(start, len(metadata))
+                    listed = rows.select(range(first, rows.num_columns)).rename_columns(names)
+                    yield rows.select(range(first)), conform(_beside(listed, metadata), self.whole_schema)
+                    start += len(metadata)
+
+    def _metadata(self, seqs: Seqs) -> Iterator[pa.Table]:
+        """The metadata of the images at these places, which are ascending, in tables that have a column more."""
+        names, done = list(self.schema.names)[len(LISTING) :], 0
+        if not names:
+            yield pa.table([pa.nulls(len(seqs))], names=[""])
+            return
+        _, files, positions = split_seq(seqs)
+        numbers = files * MAX_POSITIONS + positions
+        for file, group, first, end in self._row_groups:
             if (until := int(np.searchsorted(numbers, end))) > done:
-                found = _read(self._folder, file, group, [LISTING.names[0], *schema.names])  # some may have none
-                metadata = found.take(pa.array(numbers[done:until] - first))
-                yield _beside(rows.slice(done, until - done), conform(metadata, schema))
+                rows = _read(self._folder, file, group, [LISTING.names[0], *names])  # some may have no metadata
+                yield rows.take(pa.array(numbers[done:until] - first)).rename_columns(["", *rows.column_names[1:]])
                 done = until
-        if done < rows.num_rows:
-            yield _beside(rows.slice(done), conform(pa.table([pa.nulls(rows.num_rows - done)], names=[""]), schema))
 
     @cached_property
     def _row_groups(self) -> list[tuple[RowFile, int, int, int]]:

@@ -12,6 +12,7 @@ from __future__ import annotations  # pyarrow's types take arguments in its stub
 
 import itertools
 import weakref
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from index.collection.catalog.database import database, later, run_statement
+from index.collection.catalog.database import database, run_statement
 from index.collection.catalog.facts import MAX_POSITIONS, read_schema, write_facts
 from index.collection.catalog.sql import cast, parquet, quoted, shape, without_nan
 from index.collection.merged.sets import MergedRun
@@ -122,21 +123,21 @@ class Catalog:
         self.name = f"catalog_{next(_numbers)}"
         with database().cursor() as cursor:
             run_statement(cursor, lambda: cursor.execute(f"CREATE SCHEMA {self.name}"))
-        weakref.finalize(self, later, _drop, self.name).atexit = False
+        weakref.finalize(self, _ended.append, self.name).atexit = False
         self._made = list[RowFile]()
-        files = self._facts()
+        files, deletes = self._find_files(), list[_File]()
         self._rows = sum(each.file.rows for each in files)
-        unique = dict[pa.Schema, pa.Schema]()  # equal schemas as one object: there may be thousands
+        self._facts = dict[pa.Schema, list[_File]]()
+        """The files with the same columns; there may be thousands of files, and mostly few schemas."""
         schemas = map_in_threads(lambda each: read_schema(each.path, each.file), files)
-        pairs = [(unique.setdefault(schema, schema), file) for schema, file in zip(schemas, files, strict=True)]
-        facts = [(schema, file) for schema, file in pairs if schema.names != [*DELETED_COLUMNS]]
-        self._schemas = [schema for schema, _ in facts]
-        self._runs_of_facts = [file.runs for _, file in facts]
-        self._create_written(facts)
+        for schema, file in zip(schemas, files, strict=True):
+            of_rows = schema.names != [*DELETED_COLUMNS]
+            (self._facts.setdefault(schema, []) if of_rows else deletes).append(file)
+        self._create_written()
         if live:
-            self._create_live([file for schema, file in pairs if schema.names == [*DELETED_COLUMNS]])
+            self._create_live(deletes)
 
-    def _facts(self) -> list[_File]:
+    def _find_files(self) -> list[_File]:
         """The files on this machine, in the order of their first run."""
         named, found = dict[RowFile, list[int]](), list[_File]()
         for number, run in enumerate(self.runs):
@@ -161,16 +162,14 @@ class Catalog:
 
     def schema_of(self, runs: Iterable[int] | None = None) -> pa.Schema:
         """The columns of some runs' rows, or of all, as in files. The embedding has no length."""
-        runs = None if runs is None else frozenset(runs)
-        pairs = zip(self._runs_of_facts, self._schemas, strict=True)
-        schemas = [schema for numbers, schema in pairs if runs is None or not runs.isdisjoint(numbers)]
-        return unify(list(dict.fromkeys(schemas)))
+        wanted = frozenset(range(len(self.runs)) if runs is None else runs)
+        facts = self._facts.items()
+        return unify([schema for schema, files in facts if any(not wanted.isdisjoint(file.runs) for file in files)])
 
     def text_runs(self, column: str) -> list[int]:
         """The runs in which a column is text."""
-        pairs = zip(self._runs_of_facts, self._schemas, strict=True)
-        texts = (runs for runs, each in pairs if column in each.names and each.field(column).type == pa.string())
-        return sorted(set().union(*texts))
+        texts = [each for each in self._facts if column in each.names and each.field(column).type == pa.string()]
+        return sorted({run for schema in texts for file in self._facts[schema] for run in file.runs})
 
     @cached_property
     def _schema_of_all(self) -> pa.Schema:
@@ -180,7 +179,7 @@ class Catalog:
     def _mixed(self) -> dict[str, CollectionError]:
         """Columns whose types have nothing in common, each with what is wrong."""
         found = dict[str, CollectionError]()
-        for field in (field for schema in dict.fromkeys(self._schemas) for field in schema):
+        for field in itertools.chain.from_iterable(self._facts):
             try:
                 conform(
                     pa.table({field.name: pa.nulls(0, field.type)}), pa.schema([self._schema_of_all.field(field.name)])
@@ -204,7 +203,7 @@ class Catalog:
     @contextmanager
     def query(self, sql: str, batch_rows: int = 2**17, /, **tables: pa.Table) -> Iterator[pa.RecordBatchReader]:
         """The answer to a query, which may name these Arrow `tables`, in batches of at most `batch_rows`."""
-        with _as_collection_error(self.storage), self._cursor(tables) as cursor:
+        with self._cursor(tables) as cursor:
             yield run_statement(cursor, lambda: cursor.sql(sql).to_arrow_reader(batch_rows))
 
     def rows(self, sql: str, /, **tables: pa.Table) -> Iterator[dict[str, Any]]:
@@ -282,7 +281,7 @@ class Catalog:
 
     def create(self, sql: str, **tables: pa.Table) -> None:
         """Create tables or views in this catalog; statements may name these Arrow `tables`."""
-        with _as_collection_error(self.storage), self._cursor(tables) as cursor:
+        with self._cursor(tables) as cursor:
             run_statement(cursor, lambda: cursor.execute(sql))
 
     def store(self, sql: str, **tables: pa.Table) -> StoredAnswer:
@@ -294,24 +293,26 @@ class Catalog:
 
     @contextmanager
     def _cursor(self, tables: Mapping[str, pa.Table]) -> Iterator[DuckDBPyConnection]:
-        """A connection of its own, so that queries can be read side by side."""
+        """A connection of its own, so that queries can be read side by side. CollectionError for errors of DuckDB."""
+        import duckdb
 
         def prepare() -> None:
+            _drop_ended(cursor)
             cursor.execute(f"SET search_path = '{self.name}'")
             for name, table in tables.items():
                 cursor.register(name, table)
 
-        with database().cursor() as cursor:
-            run_statement(cursor, prepare)
-            yield cursor
+        try:
+            with database().cursor() as cursor:
+                run_statement(cursor, prepare)
+                yield cursor
+        except duckdb.Error as error:
+            raise CollectionError(f"the rows of {self.storage.location} cannot be read ({error})") from error
 
-    def _create_written(self, facts: Sequence[tuple[pa.Schema, _File]]) -> None:
-        groups = dict[pa.Schema, list[_File]]()
-        for schema, file in facts:
-            groups.setdefault(schema, []).append(file)
+    def _create_written(self) -> None:
         nothing = ", ".join(f"CAST(NULL AS {self._kinds[name]}) AS {alias}" for name, alias in self.aliases.items())
         empty = f"SELECT CAST(NULL AS BIGINT) AS seq, CAST(NULL AS BIGINT) AS run, {nothing} WHERE false"
-        selects = [empty, *itertools.starmap(self._select, groups.items())]
+        selects = [empty, *itertools.starmap(self._select, self._facts.items())]
         self.create(f"CREATE VIEW written AS {' UNION ALL '.join(selects)}")
 
     def _select(self, schema: pa.Schema, files: Sequence[_File]) -> str:
@@ -370,16 +371,13 @@ class StoredAnswer:
 _numbers = itertools.count()
 
 
-def _drop(schema: str) -> None:
-    with suppress(Exception), database().cursor() as cursor:
-        cursor.execute(f"DROP SCHEMA {schema} CASCADE")
+_ended: Final = deque[str]()
+"""Names of catalogs that were collected. The next statement of any other drops them: a finalizer may run anywhere, even
+while its thread holds a lock, and what a signal raises in it is lost.
+"""
 
 
-@contextmanager
-def _as_collection_error(storage: Storage) -> Iterator[None]:
-    import duckdb
-
-    try:
-        yield
-    except duckdb.Error as error:
-        raise CollectionError(f"the rows of {storage.location} cannot be read ({error})") from error
+def _drop_ended(cursor: DuckDBPyConnection) -> None:
+    while _ended:
+        with suppress(Exception):  # another thread may have been faster
+            cursor.execute(f"DROP SCHEMA {_ended.popleft()} CASCADE")

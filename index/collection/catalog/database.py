@@ -5,10 +5,9 @@ from __future__ import annotations
 import atexit
 import os
 import time
-from _thread import LockType, allocate_lock, start_new_thread
+from _thread import allocate_lock, start_new_thread
 from collections.abc import Callable
-from functools import cache, partial
-from queue import SimpleQueue
+from functools import cache
 from threading import current_thread, main_thread
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -21,7 +20,6 @@ T = TypeVar("T")
 
 _MEMORY: Final = "1GB"  # beyond that DuckDB uses the disk
 _PATIENCE_S: Final = 10.0
-_calls: Final[SimpleQueue[Callable[[], None] | None]] = SimpleQueue()
 
 
 @cache
@@ -33,7 +31,7 @@ def database() -> DuckDBPyConnection:
 def _open() -> DuckDBPyConnection:
     import duckdb
 
-    spilled, ended = Scratch("catalogs"), allocate_lock()
+    spilled = Scratch("catalogs")
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     opened = duckdb.connect(
         config={
@@ -48,9 +46,7 @@ def _open() -> DuckDBPyConnection:
         }
     )
     opened.execute("SET GLOBAL TimeZone = 'UTC'")
-    ended.acquire()
-    start_new_thread(_call_later, (ended,))
-    atexit.register(_close, opened, spilled, ended)
+    atexit.register(_close, opened, spilled)
     return opened
 
 
@@ -94,21 +90,6 @@ def _apart(call: Callable[[], T], interrupt: Callable[[], None]) -> T:
     return value  # type: ignore[return-value]
 
 
-def later(call: Callable[[str], None], argument: str) -> None:
-    """Call it in a thread, without waiting: an exception that a signal raises in a finalizer would be lost. A finalizer
-    may run anywhere, even while its thread holds the lock of all pools: this queue alone is meant for that.
-    """
-    _calls.put(partial(call, argument))
-
-
-def _call_later(ended: LockType) -> None:
-    while call := _calls.get():
-        call()
-    ended.release()
-
-
-def _close(opened: DuckDBPyConnection, _: Scratch, ended: LockType) -> None:
-    _calls.put(None)
-    ended.acquire(timeout=_PATIENCE_S)
+def _close(opened: DuckDBPyConnection, _: Scratch) -> None:
     opened.close()
     database.cache_clear()  # at the end of the process, DuckDB complains of what still refers to it

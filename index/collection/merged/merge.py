@@ -22,8 +22,6 @@ from index.collection.merged.sets import (
     MergedManifest,
     MergedRun,
     MergedSet,
-    Replaced,
-    SetEntry,
     read_manifest,
 )
 from index.collection.records import RowFile, RunManifest
@@ -42,28 +40,30 @@ def merge_runs(collection: Collection) -> None:
 
     The caller has the lease. DamagedRunError if a file of facts was altered.
     """
-    storage, before, runs = collection.storage, read_manifest(collection.storage), collection.runs()
-    single = [run for run in runs if not isinstance(run, MergedRun)]
-    chosen = choose([*(entry.size for entry in before.sets), *map(size_of, single)])
+    storage, before, groups = (
+        collection.storage,
+        read_manifest(collection.storage),
+        dict[int | str, list[RunManifest]](),
+    )
+    for run in collection.runs():
+        groups.setdefault(run.merged_in if isinstance(run, MergedRun) else run.run_id, []).append(run)
+    chosen = {[*groups][number] for number in choose([sum(map(size_of, runs)) for runs in groups.values()])}
     if not chosen:
         return
-    first = len(before.sets)
-    numbers = {before.sets[number].number for number in chosen if number < first}
-    ids = {single[number - first].run_id for number in chosen if number >= first}
-    merged = [run for run in runs if (run.merged_in in numbers if isinstance(run, MergedRun) else run.run_id in ids)]
-    made = SetEntry(number=_new_number(collection, before), size=sum(map(size_of, merged)))
-    _write_set(collection, made.number, merged)
+    number, numbers = _new_number(collection, before), [each for each in before.sets if each in chosen]
+    merged = (run for name in chosen for run in groups[name])
+    _write_set(collection, number, sorted(merged, key=lambda run: run.run_id))
     now = datetime.now(UTC)
-    expired = [each for each in before.replaced if each.at < now - KEPT_FOR]
-    kept = [each for each in before.replaced if each not in expired]
+    expired = [each for each, at in before.replaced.items() if at < now - KEPT_FOR]
+    kept = {each: at for each, at in before.replaced.items() if each not in expired}
     after = MergedManifest(
-        sets=[*(entry for entry in before.sets if entry.number not in numbers), made],
-        replaced=[*kept, *(Replaced(number=number, at=now) for number in sorted(numbers))],
+        sets=[*(each for each in before.sets if each not in chosen), number],
+        replaced=kept | dict.fromkeys(numbers, now),
     )
     collection.check_lease()
     storage.write_atomic(MANIFEST_PATH, after.to_bytes())
     for each in expired:
-        storage.delete(merged_path(each.number))
+        storage.delete(merged_path(each))
 
 
 def size_of(run: RunManifest) -> int:
@@ -74,8 +74,7 @@ def size_of(run: RunManifest) -> int:
 def _new_number(collection: Collection, manifest: MergedManifest) -> int:
     """A number that no set has, not even one that was not completed."""
     folders = [int(entry.name) for entry in collection.storage.list(MERGED) if entry.name.isdecimal()]
-    known = [*(each.number for each in manifest.sets), *(each.number for each in manifest.replaced)]
-    return 1 + max([*folders, *known], default=0)
+    return 1 + max([*folders, *manifest.sets, *manifest.replaced], default=0)
 
 
 def _write_set(collection: Collection, number: int, runs: Sequence[RunManifest]) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated, Final, Literal, TypeVar
 
 from pydantic import Field
 
-from index.collection.bounds import Count, Time
+from index.collection.bounds import Time
 from index.collection.layout import MANIFEST, MERGED, merged_path
 from index.collection.records import OtherFormatError, Record, RowFile, RunManifest
 from index.collection.row_files import damaged_run, map_in_threads
@@ -37,26 +37,14 @@ class MergedSet(Record):
     facts: list[MergedFacts]
 
 
-class SetEntry(Record):
-    """A set, and what its runs cost to merge; see `merge.size_of`."""
-
-    number: SetNumber
-    size: Count
-
-
-class Replaced(Record):
-    """A set that was merged into another, at a time."""
-
-    number: SetNumber
-    at: Time
-
-
 class MergedManifest(Record):
-    """`merged/manifest.json`: the sets that count, and those that stay for a while."""
+    """`merged/manifest.json`: the sets that count; and those that were merged into others, which stay for a while, each
+    with the time of that.
+    """
 
-    format: Literal[2] = 2
-    sets: list[SetEntry]
-    replaced: list[Replaced]
+    format: Literal[3] = 3
+    sets: list[SetNumber]
+    replaced: dict[SetNumber, Time]
 
 
 class MergedRun(RunManifest):
@@ -68,13 +56,13 @@ class MergedRun(RunManifest):
 
 def read_merged_runs(storage: Storage) -> dict[str, MergedRun]:
     """The runs in sets, by id. Few files are read, however many runs there are. DamagedRunError names a damaged one."""
-    numbers = [entry.number for entry in read_manifest(storage).sets]
-    return {run.run_id: run for runs in map_in_threads(partial(_read_set, storage), numbers) for run in runs}
+    sets = map_in_threads(partial(_read_set, storage), read_manifest(storage).sets)
+    return {run.run_id: run for runs in sets for run in runs}
 
 
 def read_manifest(storage: Storage) -> MergedManifest:
     """Which sets count; none if nothing was merged."""
-    return _read(storage, MANIFEST_PATH, MergedManifest) or MergedManifest(sets=[], replaced=[])
+    return _read(storage, MANIFEST_PATH, MergedManifest) or MergedManifest(sets=[], replaced={})
 
 
 def _read_set(storage: Storage, number: int) -> list[MergedRun]:

@@ -27,7 +27,7 @@ from index.collection.cache.file_cache import FileCache
 from index.collection.catalog.catalog import Catalog, RunRows
 from index.collection.catalog.database import database, run_statement
 from index.collection.live_rows import LiveRows
-from index.collection.merged.sets import MANIFEST_PATH, MergedManifest, SetEntry
+from index.collection.merged.sets import MANIFEST_PATH, MergedManifest
 from index.collection.records import RunStart
 from index.collection.rows import EMBEDDING, JSON, TILES
 from index.errors import CollectionError, DamagedRunError
@@ -163,7 +163,7 @@ def test_a_collection_of_an_earlier_format_is_refused_in_one_sentence(collection
     old = {name: getattr(start, name) for name in RunStart.model_fields} | {"format": 1}
     path = Path(collection.location) / "runs" / start.run_id / "started.json"
     path.write_bytes(RunStart.model_construct(**old).to_bytes())
-    merged: dict[str, Any] = {"format": 1, "sets": [SetEntry(number=1, size=1)], "replaced": []}
+    merged: dict[str, Any] = {"format": 1, "sets": [1], "replaced": {}}
     collection.storage.write_atomic(MANIFEST_PATH, MergedManifest.model_construct(**merged).to_bytes())
     with pytest.raises(CollectionError, match=r"has format 1, .* reads 4, .*: embed the source into a new folder"):
         collection.snapshot()
@@ -174,7 +174,7 @@ def test_facts_of_an_uncommitted_run_are_made_and_can_be_stored(collection: Coll
     files = [collection.write_rows(start.run_id, f"0001-{name}", rows([name])) for name in "ab"]
     catalog = Catalog(collection.storage, [RunRows(run=start, files=files)])
     assert not list((Path(collection.location) / "runs" / start.run_id).glob("facts*"))
-    assert catalog.store_facts() == collection.write_facts(start.run_id, files)
+    assert catalog.store_facts() == collection.commit_run(start, files).facts
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])

@@ -235,9 +235,9 @@ def test_a_file_of_another_user_is_not_called_damaged(collection: Collection, mo
 def test_a_commit_checks_its_files_and_a_manifest_its_content(collection: Collection) -> None:
     run = add_run(collection, rows(["a"]))
     [file] = collection.files_of(run)
-    larger = collection.list_files(run.run_id, [file.model_copy(update={"size": file.size + 1})])
+    larger = file.model_copy(update={"size": file.size + 1})
     with pytest.raises(DamagedRunError, match=f"{file.path} is missing or has changed"):
-        collection.commit_run(run.model_copy(update={"files": larger}))
+        collection.commit_run(run, [larger], facts=run.facts)
     path = Path(collection.location) / "runs" / run.run_id / "manifest.json"
     path.write_bytes(path.read_bytes().replace(b'"rows": 1', b'"rows": 2'))
     with pytest.raises(DamagedRunError, match=r"manifest\.json is damaged"):

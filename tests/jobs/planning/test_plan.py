@@ -8,7 +8,7 @@ import pytest
 
 from embedder.fake import FakeEmbedder
 from index.collection import Collection
-from index.collection.records import ModelRecord, RunManifest, RunStart
+from index.collection.records import ModelRecord, RunStart
 from index.collection.row_files import block_of
 from index.collection.rows import row_schema
 from jobs.planning.plan import Plan, block_name
@@ -50,9 +50,7 @@ def write(collection: Collection, run: RunStart, name: str, *rows: Row) -> None:
 
 
 def commit(collection: Collection, run: RunStart) -> None:
-    files = collection.written_files(run)
-    listed, facts = collection.list_files(run.run_id, files), collection.write_facts(run.run_id, files)
-    collection.commit_run(RunManifest(**dict(run), finished_at=NOON, files=listed, facts=facts))
+    collection.commit_run(run, collection.written_files(run))
 
 
 def committed(collection: Collection, *rows: Row) -> None:

@@ -1,7 +1,7 @@
 """Whatever happened to sources and jobs, planning decides about every image as the reference model does."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -12,10 +12,11 @@ import pytest
 
 from embedder.fetch import Fetcher
 from index.collection import Collection
+from index.collection.catalog.catalog import Catalog
 from jobs.embedding.commit import commit
 from jobs.errors import UsageError
 from jobs.planning.changes import SourceChange, compare
-from jobs.planning.decide import PlannedJob
+from jobs.planning.decide import Decisions, PlannedJob
 from jobs.planning.known_rows import write_known
 from jobs.sources.listing import UNREADABLE
 from jobs.sources.stored_listing import Listing
@@ -37,12 +38,10 @@ FROM images LEFT JOIN decisions USING (number)
 """
 
 
-def decisions_of(change: SourceChange, listing: Listing) -> dict[str, tuple[str, str, str]]:
+def decisions_of(change: SourceChange, catalogs: Sequence[Catalog]) -> dict[str, tuple[str, str, str]]:
     """The action of each image by id, why, and its status; without images that are gone and kept."""
-    found = {
-        str(each["image_id"]): (each["action"], each["why"], each["status"])
-        for each in listing.catalog.rows(_DECISIONS)
-    }
+    rows = (each for catalog in catalogs for each in catalog.rows(_DECISIONS))
+    found = {str(each["image_id"]): (each["action"], each["why"], each["status"]) for each in rows}
     return found | dict.fromkeys(ids_to_delete(change.plans[0]), ("delete", "gone", "missing"))
 
 
@@ -65,26 +64,35 @@ def counts_of(plan: ReferencePlan, night: Night) -> dict[str, int]:
     }
 
 
-def compared(history: History, night: Night, listing: Listing) -> SourceChange:
-    job = night.job
-    return compare(
-        listing,
-        history.collection.snapshot(),
-        PlannedJob(
-            source=job.source,
-            model=night.model,
-            may_delete=job.missing == "delete"
-            and not any(image["error_reason"] == UNREADABLE for image in night.images),
-            verify_hash=job.verify_hash,
-            image_filter=night.image_filter,
-            postponed=night.postponed,
-        ),
-    )
+def compared(history: History, night: Night, listing: Listing) -> tuple[SourceChange, list[Catalog]]:
+    """The changes, and a catalog with the decisions for each plan."""
+    job, made = night.job, list[Catalog]()
+
+    class Recorded(Decisions):
+        def __init__(self, listing: Listing, *arguments: Any) -> None:
+            super().__init__(listing, *arguments)
+            made.append(listing.catalog)
+
+    with patch("jobs.planning.changes.Decisions", Recorded):
+        change = compare(
+            listing,
+            history.collection.snapshot(),
+            PlannedJob(
+                source=job.source,
+                model=night.model,
+                may_delete=job.missing == "delete"
+                and not any(image["error_reason"] == UNREADABLE for image in night.images),
+                verify_hash=job.verify_hash,
+                image_filter=night.image_filter,
+                postponed=night.postponed,
+            ),
+        )
+    return change, made[-len(change.plans) :]
 
 
-def assert_agrees(change: SourceChange, listing: Listing, expected: ReferencePlan, night: Night) -> None:
+def assert_agrees(change: SourceChange, catalogs: Sequence[Catalog], expected: ReferencePlan, night: Night) -> None:
     wanted = {name: tuple(each) for name, each in expected.decisions.items() if each[:2] != ("keep", "gone")}
-    assert decisions_of(change, listing) == wanted
+    assert decisions_of(change, catalogs) == wanted
     counts = asdict(change.counts) | {"rows": change.rows, "others": change.others, "kept": change.kept}
     assert counts == counts_of(expected, night)
 
@@ -97,9 +105,9 @@ def live_through(history: History) -> Counter[str]:
         night = history.night()
         with patch.object(Fetcher, "download", history.sources.download):
             listing = Listing.of([night.listing])
-            change = compared(history, night, listing)
+            change, catalogs = compared(history, night, listing)
             expected = ReferencePlan(history.runs, night.images, night.job)
-        assert_agrees(change, listing, expected, night)
+        assert_agrees(change, catalogs, expected, night)
         seen.update(each.why for each in expected.decisions.values())
         # A filter that keeps none of the images is refused.
         with suppress(KilledError, UsageError), history.recording(night.killed_after):

@@ -89,21 +89,6 @@ def test_a_part_has_its_rows_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     assert sorted(path.name for path in tmp_path.glob("there/*.parquet")) == (files if end > start else [])
 
 
-def test_tables_that_differ_get_a_type_for_all_values(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("index.collection.catalog.facts._ROWS", 1)  # a file for each table
-    tables = [
-        listing("a", year=pa.array([2026]), size_class=pa.array(["large"])),
-        listing("b", year=pa.array([2026.5]), price=pa.array([2**60])),
-        listing("c", year=pa.array([None], pa.int64()), price=pa.array([1.5])),
-    ]
-    rows = images_to_do(Todo(tables)).select(["image_id", "year", "size_class", "price"]).to_pylist()
-    assert rows == [
-        {"image_id": "a", "year": 2026.0, "size_class": "large", "price": None},
-        {"image_id": "b", "year": 2026.5, "size_class": None, "price": str(2**60)},
-        {"image_id": "c", "year": None, "size_class": None, "price": "1.5"},
-    ]
-
-
 def test_nothing_to_do_has_the_columns_of_a_listing() -> None:
     todo = Todo([])
     assert (todo.schema, todo.num_rows, list(todo.tables())) == (LISTING, 0, [])

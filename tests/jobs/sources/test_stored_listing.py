@@ -5,7 +5,6 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -31,15 +30,19 @@ def test_metadata_is_read_from_the_files(monkeypatch: pytest.MonkeyPatch, rows_o
         part("f", "g", cost=values),
     ]
     listing = Listing.of(tables)
-    for chosen in ([], [0], [2], [1, 2, 3], [5, 6], list(range(7)), [0, 6, 1 << 45]):
-        rows = pa.table({"n": pa.array(chosen, pa.int64())})
-        parts = list(listing.with_metadata(rows, np.array(chosen, np.int64) + FIRST_SEQ))
-        everything = [*listing.read().select(listing.schema.names[5:]).to_pylist(), *[{}] * 9]
-        expected = [{"n": n, **(everything[n] if n < 7 else dict.fromkeys(everything[0]))} for n in chosen]
-        assert [row for each in parts for row in each.to_pylist()] == expected
-        assert all(each.schema == parts[0].schema for each in parts)
-    [same] = Listing.of([part("a")]).with_metadata(rows, np.array([0, 6, 1 << 45]) + FIRST_SEQ)
-    assert same == rows
+    everything = listing.read().to_pylist()
+    for chosen in ([], [0], [2], [1, 2, 3], [5, 6], list(range(7))):
+        query = (
+            f"SELECT seq AS number, seq - {FIRST_SEQ} AS n FROM {listing.view} WHERE list_contains({chosen}::INT[], n)"
+        )
+        parts = list(listing.beside(query))
+        assert [n for answer, _ in parts for n in answer["n"].to_pylist()] == chosen
+        images = [row for _, each in parts for row in each.select(listing.schema.names).to_pylist()]
+        assert images == [everything[n] for n in chosen]
+        assert all(each.schema == listing.whole_schema for _, each in parts)
+    plain = Listing.of([part("a")])
+    [(_, same)] = plain.beside(f"SELECT seq AS number FROM {plain.view}")
+    assert same.select(plain.schema.names) == plain.read()
 
 
 def test_a_changed_listing_leaves_the_first_as_it_was() -> None:
@@ -48,3 +51,18 @@ def test_a_changed_listing_leaves_the_first_as_it_was() -> None:
     again = changed.changed("SELECT * REPLACE ('b2' AS image_id) FROM {listing} WHERE image_id = 'b'")
     assert [ids(each.read()) for each in (listing, changed, again)] == [["a", "b", "c"], ["b", "c"], ["b2"]]
     assert ids(changed.read(where="image_id <> 'b'")) == ["c"]
+
+
+def test_columns_get_a_type_for_the_values_of_all_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stored_listing, "ROWS", 1)
+    tables = [
+        part("a", year=[2026], size_class=["large"]),
+        part("b", year=[2026.5], price=[2**60]),
+        part("c", year=[None], price=[1.5]),
+    ]
+    rows = Listing.of(tables).read(["image_id", "year", "size_class", "price"]).to_pylist()
+    assert rows == [
+        {"image_id": "a", "year": 2026.0, "size_class": "large", "price": None},
+        {"image_id": "b", "year": 2026.5, "size_class": None, "price": str(2**60)},
+        {"image_id": "c", "year": None, "size_class": None, "price": "1.5"},
+    ]

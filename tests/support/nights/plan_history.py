@@ -27,7 +27,7 @@ from tests.support.nights.fake_pictures import BROKEN, EVERYTHING, KEEPS, camera
 _MODELS: Final = ("m", "n")
 _BLOCK = 3
 _START_RUN, _WRITE_ROWS = Collection.start_run, Collection.write_rows
-_WRITE_DELETES, _COMMIT_RUN = Collection.write_deletes, Collection.commit_run
+_COMMIT_RUN = Collection.commit_run
 
 
 @dataclass
@@ -51,7 +51,7 @@ class History:
     def __init__(self, collection: Collection, seed: int) -> None:
         self.collection, self._random = collection, random.Random(seed)
         self.sources = ChangingSources(self._random)
-        self._runs, self._rows, self._deletes = dict[str, Run](), dict[str, list[Image]](), dict[str, list[str]]()
+        self._runs, self._rows = dict[str, Run](), dict[str, list[Image]]()
         self._last, self._model = dict[str, Night](), "m"
 
     @property
@@ -153,22 +153,17 @@ class History:
             self._rows[file.path] = run.files[file.path] = rows
             return file
 
-        def write_deletes(collection: Collection, run_id: str, ids: Any, start: int) -> list[RowFile]:
-            parts = list(ids)
-            self._deletes[run_id] = [each for part in parts for each in part.to_pylist()]
-            return _WRITE_DELETES(collection, run_id, parts, start)
-
-        def commit_run(collection: Collection, manifest: RunManifest) -> None:
+        def commit_run(collection: Collection, start: RunStart, files: list[RowFile], **options: Any) -> RunManifest:
             _step(left)
-            _COMMIT_RUN(collection, manifest)
-            run = self._runs[manifest.run_id]
-            run.files = {file.path: self._rows[file.path] for file in collection.files_of(manifest)}
-            run.deletes, run.committed = self._deletes.get(manifest.run_id, ()), True
+            deletes = list(options.pop("deletes"))
+            manifest, run = _COMMIT_RUN(collection, start, files, deletes=deletes, **options), self._runs[start.run_id]
+            run.files = {file.path: self._rows[file.path] for file in files}
+            run.deletes, run.committed = [each for part in deletes for each in part.to_pylist()], True
+            return manifest
 
         with (
             patch.object(Collection, "start_run", start_run),
             patch.object(Collection, "write_rows", write_rows),
-            patch.object(Collection, "write_deletes", write_deletes),
             patch.object(Collection, "commit_run", commit_run),
         ):
             yield

@@ -1,0 +1,26 @@
+"""What earlier runs of a source left: one to resume, and the filter of the last."""
+
+from index.collection.collection import Snapshot
+from index.collection.records import ModelRecord, RunStart
+from index.storage.storage import canonical_address
+from index.versions.servable import live_or_last_good_manifest
+from jobs.planning.image_filter import EVERY_IMAGE, ImageFilter
+
+
+def unfinished_run(snapshot: Snapshot, source: str, model: ModelRecord, image_filter: ImageFilter) -> RunStart | None:
+    """The newest run of a source, a model and a filter that was started and not committed."""
+    # A newer committed run would hide an older one's rows of the same ids; a new run copies these instead.
+    newer = (run for run in snapshot.unfinished if run.run_id > snapshot.last_run)
+    same = [run for run in newer if run.source == source and not image_filter.settings.differing(run)]
+    started = [run for run in same if run.model.agrees_with(model)]
+    if not started:
+        return None
+    # A run that is in the live version has lost its manifest. If it were resumed, its new rows would seem indexed.
+    live = live_or_last_good_manifest(snapshot.collection)
+    return None if live and started[-1].run_id in live.runs else started[-1]
+
+
+def last_filter(snapshot: Snapshot, source: str) -> ImageFilter:
+    """The filter of the source's last run, as recorded there: its settings, so it cannot judge images."""
+    runs = (run for run in reversed(snapshot.committed) if canonical_address(run.source) == source)
+    return next((ImageFilter(settings=run) for run in runs), EVERY_IMAGE)
