@@ -24,7 +24,7 @@ from index.collection.cache.file_cache import first_damage
 from index.collection.layout import ROWS, columns_path, segment_path, version_path, words_path
 from index.collection.live_rows import LiveRows, annotation_values
 from index.collection.records import FileRecord, SegmentRecord, VersionManifest
-from index.collection.rows import in_files, number_array
+from index.collection.rows import in_files, metadata_columns, number_array
 from index.errors import CollectionError
 from index.storage import Storage
 from index.storage.arrow_file import read_batches
@@ -112,7 +112,7 @@ class _Source:
         """The columns, and their values in a segment with these rows: all, or those that are not `known`."""
         newer = self._newer
         if known is not None and newer is not None:
-            own = [field for field in known if self.annotation.has(field.name)]
+            own = [known.field(name) for name in metadata_columns(known) if self.annotation.has(name)]
             found = in_files(newer.schema_of(newer.metadata))
             if all(known.field(field.name).type == field.type for field in found if field.name in known.names):
                 own += [field for field in found if field.name not in known.names]
