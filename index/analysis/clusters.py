@@ -32,18 +32,24 @@ def cluster(vectors: Floats, count: int) -> tuple[Floats, Clusters]:
         raise QueryError(f"got {count} clusters for {len(vectors)} vectors: expected 1 to {len(vectors)}")
     vectors = np.ascontiguousarray(vectors)
     sample = np.random.default_rng(0).permutation(len(vectors))[: max(_SEEDS, count)]
-    kmeans = faiss.Kmeans(
-        vectors.shape[1],
-        count,
-        spherical=True,
-        niter=_ROUNDS,
-        min_points_per_centroid=1,
-        max_points_per_centroid=len(vectors),
-    )
-    kmeans.train(vectors, init_centroids=_merged(vectors[np.sort(sample)], count))
-    nearest = np.asarray(kmeans.index.search(vectors, 1)[1][:, 0], np.int64)
+    centres = spherical_kmeans(vectors, count, _merged(vectors[np.sort(sample)], count))
+    nearest = nearest_of(vectors, centres)[1]
     order = np.argsort(-np.bincount(nearest, minlength=count), kind="stable")
-    return kmeans.centroids[order], np.argsort(order)[nearest]
+    return centres[order], np.argsort(order)[nearest]
+
+
+def spherical_kmeans(vectors: Floats, count: int, start: Floats | None = None) -> Floats:
+    """The centres of `count` clusters, `(count, dim)`, unit norm. The same vectors have the same centres."""
+    bounds = {"min_points_per_centroid": 1, "max_points_per_centroid": len(vectors)}
+    kmeans = faiss.Kmeans(vectors.shape[1], count, spherical=True, niter=_ROUNDS, seed=0, **bounds)
+    kmeans.train(vectors, init_centroids=start)
+    return kmeans.centroids  # type: ignore[no-any-return]
+
+
+def nearest_of(vectors: Floats, others: Floats) -> tuple[Floats, Clusters]:
+    """The best cosine of each vector with the others, and which of them it is."""
+    scores, best = faiss.knn(vectors, others, 1, metric=faiss.METRIC_INNER_PRODUCT)
+    return scores[:, 0], best[:, 0]
 
 
 def _merged(vectors: Floats, count: int) -> Floats:

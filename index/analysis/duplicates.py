@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -37,50 +38,60 @@ def near_duplicates(
     """
     min_score = checked_min_score(min_score)
     segments = searcher.segments
-    groups = _Groups(segments.ntotal)
+    linked = LinkedRows(segments)
     seen = 0
     for positions, vectors in segments.live_blocks(_ROWS):
         seen += len(positions)
-        for one, other, scores in _pairs(segments, positions, vectors, min_score, groups.complete, _DEPTHS):
-            groups.link(one, other, scores)
+        for one, other, scores in _pairs(segments, positions, vectors, min_score, linked.complete, _DEPTHS):
+            linked.add(one, other, scores)
         if progress:
             progress(seen, searcher.ntotal)
-    members = groups.members()
-    linked = np.concatenate([np.zeros(0, np.int64), *members])
-    ids_and_scores = iter(zip(segments.ids(linked), rounded(groups.nearest[linked]).tolist(), strict=True))
-    columns = [zip(*sorted(itertools.islice(ids_and_scores, len(positions))), strict=True) for positions in members]
+    groups = linked.groups()
+    rows = np.concatenate([np.zeros(0, np.int64), *groups])
+    ids_and_scores = iter(zip(segments.ids(rows), rounded(linked.nearest[rows]).tolist(), strict=True))
+    columns = [zip(*sorted(itertools.islice(ids_and_scores, len(group))), strict=True) for group in groups]
     duplicates = [DuplicateGroup(ids=ids, scores=scores) for ids, scores in columns]
     return sorted(duplicates, key=lambda group: (-len(group.ids), group.ids))
 
 
-def nearest_pairs(
-    segments: SegmentedIndex, positions: Positions, min_score: float, k: int
-) -> Iterator[tuple[int, int]]:
+def nearest_pairs(segments: SegmentedIndex, positions: Positions, min_score: float, k: int) -> Iterator[Pairs]:
     """Pairs of these rows of which one is among the `k` nearest of the other, with a cosine of `min_score` or more."""
     eligible = segments.eligible_at(positions)
     for start in range(0, len(positions), _ROWS):
         block = positions[start : start + _ROWS]
         hits = segments.search(segments.vectors(block), min(k + 1, len(positions)), eligible)
-        rows, columns = alike(hits, block, min_score)
-        yield from zip(block[rows].tolist(), hits.positions[rows, columns].tolist(), strict=True)
+        found = Alike.among(hits, block, min_score)
+        yield block[found.rows], found.near, found.scores
 
 
-def alike(hits: Hits, own: Positions, min_score: float) -> tuple[Slots, Slots]:
-    """Rows and columns of the hits with a score of `min_score` or more, except each query's `own` position."""
-    near = hits.positions
-    rows, columns = np.nonzero((rounded(hits.scores) >= min_score) & (near >= 0) & (near != own[:, np.newaxis]))
-    return rows, columns
+class Alike(NamedTuple):
+    """Pairs of a query and a row that is `near` it: `rows` are the numbers of the queries, ascending. `may_have_more`,
+    a mask, has the queries of which all hits are alike.
+    """
+
+    rows: Slots
+    near: Positions
+    scores: Scores
+    may_have_more: npt.NDArray[np.bool_]
+
+    @classmethod
+    def among(cls, hits: Hits, own: Positions, min_score: float) -> Self:
+        """The hits with a score of `min_score` or more, except each query's `own` position."""
+        good: npt.NDArray[np.bool_] = (rounded(hits.scores) >= min_score) & (hits.positions >= 0)
+        rows, columns = np.nonzero(good & (hits.positions != own[:, np.newaxis]))
+        return cls(rows, hits.positions[rows, columns], hits.scores[rows, columns], np.any(good[:, -1:], axis=1))
 
 
-class _Groups:
-    """Positions joined by pairs (a union-find with path halving). `complete` ones need no further lookup."""
+class LinkedRows:
+    """Rows of an index joined by pairs (a union-find with path halving). `complete` ones need no further lookup."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, segments: SegmentedIndex) -> None:
+        count = segments.ntotal
         self.nearest = np.full(count, -np.inf, np.float32)
         self.complete = np.zeros(count, bool)
         self._parents = np.arange(count)
 
-    def link(self, one: Positions, other: Positions, scores: Scores) -> None:
+    def add(self, one: Positions, other: Positions, scores: Scores) -> None:
         np.maximum.at(self.nearest, one, scores)
         np.maximum.at(self.nearest, other, scores)
         for start in range(0, len(one), _ROWS):
@@ -90,7 +101,7 @@ class _Groups:
                 low, high = sorted(map(self._root, pair))
                 self._parents[high] = low
 
-    def members(self) -> list[Positions]:
+    def groups(self) -> list[Positions]:
         """The positions of each group of two or more."""
         linked = np.flatnonzero(np.isfinite(self.nearest))
         roots = np.array([self._root(position) for position in linked.tolist()], np.int64)
@@ -116,14 +127,12 @@ def _pairs(
 ) -> Iterator[Pairs]:
     """The pairs of these rows with any other row. A row is looked up again, deeper, while all its results are alike."""
     depth, *deeper = depths
-    rows = max(1, _ROWS * _DEPTHS[0] // depth)  # as many results at any depth, because they take memory
-    for start in range(0, len(positions), rows):
-        incomplete = np.flatnonzero(~complete[positions[start : start + rows]]) + start
+    size = max(1, _ROWS * _DEPTHS[0] // depth)  # as many results at any depth, because they take memory
+    for start in range(0, len(positions), size):
+        incomplete = np.flatnonzero(~complete[positions[start : start + size]]) + start
         block, queries = positions[incomplete], vectors[incomplete]
-        hits = segments.search(queries, depth)
-        found, columns = alike(hits, block, min_score)
-        yield block[found], hits.positions[found, columns], hits.scores[found, columns]
-        more = (hits.positions[:, -1] >= 0) & (rounded(hits.scores[:, -1]) >= min_score)
+        rows, near, scores, more = Alike.among(segments.search(queries, depth), block, min_score)
+        yield block[rows], near, scores
         if deeper:
             yield from _pairs(segments, block[more], queries[more], min_score, complete, deeper)
             continue

@@ -10,8 +10,8 @@ from typing import Final
 
 import numpy as np
 
-from index.analysis.duplicates import alike
-from index.arrays import Positions, Scores, Vectors, least_score, rounded
+from index.analysis.duplicates import Alike
+from index.arrays import Positions, Scores, Vectors, least_score
 from index.search_options import checked_min_score
 from index.segments.eligible import Eligible
 from index.segments.hits import Hits
@@ -59,18 +59,17 @@ class Pruning:
     def _decide(self, block: Positions) -> None:
         vectors = self._segments.vectors(block)
         hits = self._segments.search(vectors, _DEPTH, self._eligible)
-        rows, columns = alike(hits, block, self._min_score)
+        rows, near, scores, may_have_more = Alike.among(hits, block, self._min_score)
         bounds = np.searchsorted(rows, np.arange(len(block) + 1))
-        all_alike = (hits.positions[:, -1] >= 0) & (rounded(hits.scores[:, -1]) >= self._min_score)
         self._keep(block[np.diff(bounds) == 0])
         for row in np.flatnonzero(np.diff(bounds)).tolist():
-            position, found = int(block[row]), columns[bounds[row] : bounds[row + 1]]
+            position, found = int(block[row]), slice(bounds[row], bounds[row + 1])
             if self.keeper[position] >= 0:
                 continue
-            near, scores = hits.positions[row, found], hits.scores[row, found]
-            if all_alike[row] and not len(self._preferred(position, near)):
-                near, scores = self._all_near(position, vectors[row])
-            self._settle(position, near, scores)
+            if may_have_more[row] and not len(self._preferred(position, near[found])):
+                self._settle(position, *self._all_near(position, vectors[row]))
+            else:
+                self._settle(position, near[found], scores[found])
 
     def _settle(self, position: int, near: Positions, scores: Scores) -> None:
         """Decide about a row with these near-equal ones."""
@@ -99,12 +98,12 @@ class Pruning:
         """All rows that are near-equal to one, and their scores."""
         for depth in _DEEPER:
             hits = self._segments.search(vector[np.newaxis], depth, self._eligible)
-            if hits.positions[0, -1] < 0 or rounded(hits.scores[0, -1:])[0] < self._min_score:
-                break
-        else:
-            hits = Hits.joined([*self._segments.within(vector, least_score(self._min_score), self._eligible)])
-        _, columns = alike(hits, np.array([position]), self._min_score)
-        return hits.positions[0, columns], hits.scores[0, columns]
+            found = Alike.among(hits, np.array([position]), self._min_score)
+            if not found.may_have_more[0]:
+                return found.near, found.scores
+        hits = Hits.joined([*self._segments.within(vector, least_score(self._min_score), self._eligible)])
+        found = Alike.among(hits, np.array([position]), self._min_score)
+        return found.near, found.scores
 
     def _free_orphans(self) -> None:
         """Forget the rows that are not to be decided about, and those whose keeper is no longer kept."""

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-import faiss
 import numpy as np
 import numpy.typing as npt
 
+from index.analysis.clusters import nearest_of, spherical_kmeans
 from index.arrays import Positions, Scores, Slots, Vectors
 from index.segments.segmented_index import SegmentedIndex
 
@@ -130,7 +130,7 @@ class Selection:
         vectors = self._vectors(picks)
         for start in range(0, len(rows), _ROWS):
             block = rows[start : start + _ROWS]
-            scores, best = _nearest(self._vectors(block), vectors)
+            scores, best = nearest_of(self._vectors(block), vectors)
             nearer = scores > self.scores[block]
             self.scores[block[nearer]] = scores[nearer]
             self.nearest[block[nearer]] = self.ranks[picks[best[nearer]]]
@@ -158,14 +158,6 @@ def typicality(segments: SegmentedIndex, positions: Positions) -> Scores:
     count = max(1, min(_CENTRES, len(positions) // _SAMPLE_OF_CENTRE))
     size = min(len(positions), count * _SAMPLE_OF_CENTRE)
     sample = np.sort(np.random.default_rng(0).choice(len(positions), size, replace=False))
-    dim = segments.parts[0].dim
-    kmeans = faiss.Kmeans(dim, count, spherical=True, seed=0, min_points_per_centroid=1)
-    kmeans.train(segments.vectors(positions[sample]))
+    centres = spherical_kmeans(segments.vectors(positions[sample]), count)
     blocks = (positions[start : start + _ROWS] for start in range(0, len(positions), _ROWS))
-    return np.concatenate([_nearest(segments.vectors(block), kmeans.centroids)[0] for block in blocks])
-
-
-def _nearest(rows: Vectors, others: Vectors) -> tuple[Scores, Slots]:
-    """The best cosine of each row with the others, and which of them it is."""
-    scores, best = faiss.knn(rows, others, 1, metric=faiss.METRIC_INNER_PRODUCT)
-    return scores[:, 0], best[:, 0]
+    return np.concatenate([nearest_of(segments.vectors(block), centres)[0] for block in blocks])

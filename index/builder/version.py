@@ -18,7 +18,7 @@ from index.builder.measure import cost_alike, measure_recall, measure_speed, rec
 from index.builder.segment import SegmentJob
 from index.builder.segment_change import NewSegment, mark_gone, plan_change, touched_ids
 from index.collection import Collection
-from index.collection.annotations import Annotation, rows_with_values
+from index.collection.annotations import Annotation
 from index.collection.current_file import begin_current
 from index.collection.layout import (
     INDEX,
@@ -248,8 +248,7 @@ class VersionBuild:
 
     def _publish(self, draft: VersionManifest) -> VersionManifest:
         """Write the columns of annotations and their words, and the manifest last."""
-        rows = rows_with_values(self.annotations)
-        segments = with_columns(self.storage, draft, rows, self._base) if rows else draft.segments
+        segments = with_columns(self.storage, draft, self.annotations, self._base)
         runs = {annotation.name: annotation.run_ids for annotation in self.annotations}
         seconds = round(time.monotonic() - self.started, 3)
         manifest = draft.model_copy(update={"segments": segments, "annotations": runs, "seconds": seconds})

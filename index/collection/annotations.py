@@ -18,7 +18,8 @@ from index.collection.records import Learned, ModelRecord, RunManifest
 from index.errors import CollectionError
 
 MATCH: Final = "match"
-"""The id of the predictor whose columns of text are ids of images: like `image_id`, they are no words."""
+SELECT: Final = "select"
+"""Names of predictors, before any options, whose columns of text are ids of images: like `image_id`, no words."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,19 @@ class Annotation:
     @property
     def run_ids(self) -> list[str]:
         return [run.run_id for run in self.runs]
+
+    @property
+    def has_ids(self) -> bool:
+        """Whether its text is ids of images, not words."""
+        return self.runs[-1].model.id.partition(" ")[0] in (MATCH, SELECT)
+
+    def has(self, column: str) -> bool:
+        return belongs_to(column, self.name)
+
+
+def belongs_to(column: str, annotation: str) -> bool:
+    """Whether an annotation has reserved the name of a column."""
+    return column == annotation or column.startswith(f"{annotation}_")
 
 
 def annotation_log(collection: Collection, name: str) -> Collection:

@@ -121,7 +121,7 @@ class LiveRows:
         if not _HAVE_VECTORS.isdisjoint(schema.names):
             return conform(self._stored(self._seqs).read(schema.names), schema)
         tables = self.catalog.read(schema, f"{self._source} ORDER BY seq", max(1, len(self)), **self._choice)
-        return pa.concat_tables([schema.empty_table(), *tables])
+        return pa.concat_tables([pa.Table.from_batches([], schema), *tables])
 
     def embedded(self, batch_rows: int = 16_384, annotations: Sequence[LiveRows] = ()) -> Iterator[pa.RecordBatch]:
         """The rows that have an embedding, in batches of at most `batch_rows`, with the values of their annotations."""

@@ -91,7 +91,9 @@ class SegmentedIndex:
         """The rows at these positions, which ascend: `image_id`, then `columns`, null where a segment lacks one."""
         schema = pa.schema([self.schema.field(name) for name in dict.fromkeys(("image_id", *columns))])
         batches = self.batches_at(positions, schema.names)
-        return pa.concat_tables([schema.empty_table(), *(conform(pa.table(batch), schema) for batch in batches)])
+        return pa.concat_tables(
+            [pa.Table.from_batches([], schema), *(conform(pa.table(batch), schema) for batch in batches)]
+        )
 
     def _masked(self, allowed: Sequence[Eligible | None]) -> Iterator[tuple[pa.RecordBatch, Mask | None]]:
         for segment, rows in zip(self.parts, allowed, strict=True):

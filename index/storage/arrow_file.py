@@ -35,10 +35,10 @@ def read_batches(
         if expected is not None and not schema.equals(expected):
             raise ValueError(f"it has the columns {dict(zip(schema.names, schema.types, strict=True))}")
         for batch in reader:
-            batch.validate(full=True)
-            if expected is None:
-                _show(batch)
             batches.append(batch if columns is None else batch.select(list(columns)))
+            batches[-1].validate(full=True)
+            if expected is None:
+                _show(batches[-1])
         return schema, batches
 
 

@@ -6,18 +6,28 @@ the same columns agree, whatever the settings, so the newest row of an image cou
 
 from __future__ import annotations  # pyarrow's types take arguments in its stubs alone
 
-from typing import Final
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 from rich.console import Console
 
+from index.arrays import Positions
 from index.collection import Collection
 from index.collection.annotations import annotation_log, list_annotations
+from index.collection.catalog.catalog import Catalog, RunRows
 from index.collection.live_rows import LiveRows
 from index.collection.merged.merge import merge_runs
-from index.collection.records import ModelRecord
-from index.collection.rows import EMBEDDING, TEXT, embedding_type, number_array
+from index.collection.records import ModelRecord, RunManifest
+from index.collection.rows import EMBEDDING, conform, embedding_type, metadata_columns, number_array, numbers_of
+from index.search import Searcher
+from index.search.searcher import no_index
+from index.segments.segmented_index import SegmentedIndex
 from index.versions.servable import live_manifest
 from jobs.annotation.predictor import fingerprint_of
 from jobs.annotation.publish import SOURCE, publish, require_name_available
@@ -25,82 +35,113 @@ from jobs.annotation.publish import SOURCE, publish, require_name_available
 _ROWS: Final = 1 << 18  # of a file
 
 
-def indexed_rows(collection: Collection, name: str) -> LiveRows:
-    """The rows that the live index version was built from. EmptyCollectionError if there is none, UsageError if `name`
-    is not free for an annotation.
+@dataclass(frozen=True, kw_only=True)
+class ComputedColumns:
+    """The annotation `name` of a collection, whose lease the caller has, and the live index version, which has its
+    values.
     """
-    manifest = live_manifest(collection)
-    if manifest is None:
-        from index.search.searcher import no_index  # imported late: faiss takes a second
 
-        raise no_index(collection)
-    runs = [run for run in collection.runs() if run.run_id in manifest.runs]
-    rows = LiveRows.of_runs(collection.storage, runs).of_model(manifest.model)
-    require_name_available(name, rows.metadata, list_annotations(collection))
-    return rows
+    collection: Collection
+    name: str
+    console: Console
+    searcher: Searcher
+    runs: Sequence[RunManifest]
+
+    @classmethod
+    def open(cls, collection: Collection, name: str, console: Console) -> ComputedColumns:
+        """EmptyCollectionError if there is no index, UsageError if `name` is not free for an annotation."""
+        live, runs = live_manifest(collection), collection.runs()
+        if live is None:
+            raise no_index(collection)
+        indexed = [RunRows.of(collection.storage, run) for run in runs if run.run_id in live.runs]
+        columns = metadata_columns(Catalog(collection.storage, indexed, live=False).schema_of())
+        require_name_available(name, columns, list_annotations(collection))
+        earlier = annotation_log(collection, name).runs()
+        if earlier:  # what made the last may have been killed before it published them
+            publish(collection, runs, console)
+        searcher = Searcher.open(collection)
+        return cls(collection=collection, name=name, console=console, searcher=searcher, runs=earlier)
+
+    @property
+    def by(self) -> str:
+        """What made the columns, and how; empty if there are none."""
+        return self.runs[-1].model.id if self.runs else ""
+
+    @property
+    def segments(self) -> SegmentedIndex:
+        return self.searcher.segments
+
+    def _agrees_with(self, schema: pa.Schema) -> bool:
+        """Whether the last columns were these."""
+        return bool(self.runs) and self.runs[-1].model.fingerprint == _fingerprint(schema)
+
+    def values(self, positions: Positions, schema: pa.Schema) -> pa.Table:
+        """The values that live rows have, null unless they are of this schema."""
+        if not self._agrees_with(schema):
+            return conform(pa.table({"": pa.nulls(len(positions))}), schema)
+        known = [name for name in schema.names if name in self.segments.schema.names]
+        return conform(self.segments.table_at(positions, known), schema)
+
+    def put(self, by: str, positions: Positions, columns: pa.Table) -> int:
+        """Make `columns` the values of the live rows at `positions`, which ascend, and let no other row have one; then
+        publish an index version with them. Returns the number of images whose values have changed.
+
+        The columns are called `name` or `name_…`; a row without any value has none. `by` says what computed them and
+        how, for `likeness columns`. If this is killed before its one commit, nothing has changed.
+        """
+        log, schema = annotation_log(self.collection, self.name), columns.schema
+        record = ModelRecord(id=by, revision=None, fingerprint=_fingerprint(schema), dim=0)
+        every = self.segments.live_positions()
+        place = np.searchsorted(positions, every)
+        missing = ~np.isin(every, positions)
+        now = columns.take(number_array(place, missing))
+        before = self.values(every, schema)
+        differs = np.any([_differ(before[name], now[name]) for name in schema.names], axis=0)
+        has, had = _has_value(now), _has_value(before)
+        rows = self.segments.table_at(every[differs & has], ("content_hash",))
+        for name in schema.names:
+            rows = rows.append_column(name, now[name].filter(number_array(differs & has)))
+        gone = list[str]()
+        if self._agrees_with(schema) and len(self._log) > (had & has).sum():
+            gone = self._gone(every[has])
+        if rows.num_rows or gone or self.by != by:
+            vectors: Any = embedding_type(0)
+            rows = rows.append_column(EMBEDDING, pa.nulls(len(rows), vectors))
+            log.check_lease()
+            parts = (rows.slice(start, _ROWS) for start in range(0, len(rows), _ROWS))
+            log.add_run(SOURCE, record, parts, deletes=gone)
+            merge_runs(log)
+        publish(self.collection, self.collection.runs(), self.console)
+        return rows.num_rows + len(gone)
+
+    def is_complete(self, by: str, schema: pa.Schema) -> bool:
+        """Whether this made the columns, and since then no image is new, changed or gone."""
+        every = self.segments.live_positions()
+        return self.by == by and bool(_has_value(self.values(every, schema)).all()) and len(self._log) == len(every)
+
+    @cached_property
+    def _log(self) -> LiveRows:
+        """The newest rows of the last columns."""
+        log = annotation_log(self.collection, self.name)
+        rows = LiveRows.of_runs(log.storage, self.runs)
+        return rows.of_model(self.runs[-1].model)
+
+    def _gone(self, positions: Positions) -> list[str]:
+        """The ids of the log's rows but for those at these positions."""
+        valued = self.segments.table_at(positions, ())
+        sql = f"SELECT image_id FROM {self._log.sql} ANTI JOIN valued USING (image_id) ORDER BY image_id"
+        return list(map(str, self._log.catalog.table(sql, valued=valued)["image_id"].to_pylist()))
 
 
-def put_columns(collection: Collection, name: str, by: str, rows: pa.Table, console: Console) -> int:
-    """Make `rows` the values of the annotation `name`, whatever it had, and publish an index version with them. Returns
-    the number of images whose values have changed.
-
-    `rows` are of the live index version: `image_id`, and typed columns called `name` or `name_…`. Images that are
-    missing, or whose columns are all null, have no value. `by` says what computed them and how, for `likeness columns`.
-    The caller has the lease. If this is killed before its one commit, nothing has changed. Raises like `indexed_rows`.
-    """
-    live = indexed_rows(collection, name)
-    log, columns = annotation_log(collection, name), rows.drop_columns(["image_id"])
-    schema = {field.name: str(field.type) for field in columns.schema}
-    record = ModelRecord(id=by, revision=None, fingerprint=fingerprint_of(["computed", schema]), dim=0)
-    committed = log.runs()
-    changed, gone = _changes(live, LiveRows.of_runs(log.storage, committed).of_model(record), rows)
-    if changed.num_rows or gone or not committed or committed[-1].model != record:
-        changed = changed.append_column(EMBEDDING, pa.array([None] * len(changed), embedding_type(0)))
-        log.check_lease()
-        log.add_run(
-            SOURCE,
-            record,
-            (changed.slice(start, _ROWS) for start in range(0, len(changed), _ROWS)),
-            deletes=gone,
-        )
-        merge_runs(log)
-    publish(collection, collection.runs(), console)
-    return changed.num_rows + len(gone)
+def _fingerprint(schema: pa.Schema) -> str:
+    return fingerprint_of(["computed", {field.name: str(field.type) for field in schema}])
 
 
-_WANTED = """
-WITH wanted AS (
-    SELECT given.*, live.content_hash FROM given JOIN {live} AS live USING (image_id)
-    WHERE live.error_reason IS NULL AND ({some})
-)
-"""
-_CHANGED = f"""{_WANTED}
-SELECT number, content_hash FROM wanted ANTI JOIN known
-ON known.image_id = wanted.image_id AND known.content_hash IS NOT DISTINCT FROM wanted.content_hash AND {{same}}
-ORDER BY number
-"""
-_GONE = f"{_WANTED} SELECT image_id FROM known ANTI JOIN wanted USING (image_id) ORDER BY image_id"
+def _differ(one: Any, other: Any) -> npt.NDArray[np.bool_]:
+    """Where two columns have another value, or one has none."""
+    return numbers_of(pc.coalesce(pc.not_equal(one, other), pc.not_equal(pc.is_valid(one), pc.is_valid(other))))
 
 
-def _changes(live: LiveRows, before: LiveRows, rows: pa.Table) -> tuple[pa.Table, list[str]]:
-    """The rows with another value than before, with the hash of their content, and the ids that no longer have one."""
-    names = [name for name in rows.column_names if name != "image_id"]
-    values = [f"v{number}" for number in range(len(names))]
-    columns = [rows["image_id"], *(rows[name] for name in names)]
-    given = pa.table([number_array(np.arange(len(rows))), *columns], ["number", "image_id", *values])
-    known = (
-        rows.slice(0, 0).append_column("content_hash", pa.nulls(0, TEXT)).select(["content_hash", "image_id", *names])
-    )
-    if len(before):
-        known = before.read(["content_hash", "image_id", *names])
-    tables = {"given": given, "known": known.rename_columns(["content_hash", "image_id", *values])}
-    parts = {
-        "live": live.sql,
-        "some": " OR ".join(f"{value} IS NOT NULL" for value in values),
-        "same": " AND ".join(f"known.{value} IS NOT DISTINCT FROM wanted.{value}" for value in values),
-    }
-    changed = live.catalog.table(_CHANGED.format(**parts), **tables)
-    gone = live.catalog.table(_GONE.format(**parts), **tables)
-    return rows.take(changed["number"]).append_column("content_hash", changed["content_hash"]), list(
-        map(str, gone["image_id"].to_pylist())
-    )
+def _has_value(table: pa.Table) -> npt.NDArray[np.bool_]:
+    has: npt.NDArray[np.bool_] = np.any([numbers_of(pc.is_valid(column)) for column in table.columns], axis=0)
+    return has

@@ -10,6 +10,7 @@ from index.collection.annotations import (
     Annotation,
     annotation_log,
     annotation_logs,
+    belongs_to,
     drop_annotation,
 )
 from index.collection.records import RunManifest
@@ -24,14 +25,10 @@ SOURCE = "collection"
 
 def require_name_available(name: str, metadata: Sequence[str], annotations: Sequence[Annotation]) -> None:
     """Raises UsageError if a column of the source, or another annotation, has a name that this one would reserve."""
-
-    def belongs(column: str, annotation: str) -> bool:
-        return column == annotation or column.startswith(f"{annotation}_")
-
     names = [annotation.name for annotation in annotations]
     columns = dict.fromkeys([*metadata, *FIXED_COLUMNS, TILES, *EXIF_COLUMNS])
-    conflicts = [column for column in columns if belongs(column, name)]
-    conflicts += [other for other in names if other != name and (belongs(other, name) or belongs(name, other))]
+    conflicts = [column for column in columns if belongs_to(column, name)]
+    conflicts += [other for other in names if other != name and (belongs_to(other, name) or belongs_to(name, other))]
     if conflicts:
         hint = f", and drop the annotation {name} (`likeness columns --drop {name}`), which hides the source's column"
         raise UsageError(

@@ -10,20 +10,17 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 from rich.console import Console
 
 from index.analysis.prune import Pruning
 from index.analysis.select import Selection, typicality
 from index.arrays import Positions
 from index.collection import Collection
-from index.collection.annotations import annotation_log
+from index.collection.annotations import SELECT
 from index.collection.catalog.catalog import Catalog
-from index.collection.rows import is_list
-from index.search import Searcher
+from index.collection.rows import is_list, number_array, numbers_of, text_array
 from index.segments.segmented_index import SegmentedIndex
-from jobs.annotation.computed import indexed_rows, put_columns
-from jobs.annotation.publish import publish
+from jobs.annotation.computed import ComputedColumns
 from jobs.curation.spec import SelectSpec
 from jobs.duplicates.preference import PREFERRED_FIRST
 from jobs.errors import UsageError
@@ -56,72 +53,59 @@ class Select:
 
     def run(self) -> Selected:
         """Choose, write the columns and publish them. UsageError for a name, filter, column or number that is wrong;
-        see `indexed_rows`.
+        see `ComputedColumns.open`.
         """
-        indexed_rows(self.collection, self.spec.name)  # before anything that takes long
-        positions = self._searcher.passing(self.spec.filter)
+        positions = self._columns.searcher.passing(self.spec.filter)
         if not len(positions):
             raise UsageError("no image passes --filter: expected one that some images pass")
-        selected, rows = self._pick(positions) if self.spec.prune is None else self._prune(positions, self.spec.prune)
-        put_columns(self.collection, self.spec.name, self.spec.text, rows, self.console)
-        return selected
+        if self.spec.prune is not None:
+            return self._prune(positions, self.spec.prune)
+        return self._pick(positions)
 
     @cached_property
-    def _earlier(self) -> str:
-        """What the columns of this name were made by; empty if there are none."""
-        runs = annotation_log(self.collection, self.spec.name).runs()
-        return runs[-1].model.id if runs else ""
-
-    @cached_property
-    def _searcher(self) -> Searcher:
-        """The live version, with all columns that there are: a run may have been killed before it put them in."""
-        if self._earlier:
-            publish(self.collection, self.collection.runs(), self.console)
-        return Searcher.open(self.collection)
+    def _columns(self) -> ComputedColumns:
+        return ComputedColumns.open(self.collection, self.spec.name, self.console)
 
     @property
     def _segments(self) -> SegmentedIndex:
-        return self._searcher.segments
+        return self._columns.segments
 
-    def _prune(self, positions: Positions, cut: float) -> tuple[Selected, pa.Table]:
+    def _prune(self, positions: Positions, cut: float) -> Selected:
         name, segments = self.spec.name, self._segments
-        order = self._preferred_first(positions)
+        schema = _schema({f"{name}_duplicate_of": pa.string(), name: pa.bool_(), f"{name}_score": pa.float32()})
         keeper, scores = np.full(segments.ntotal, -1, np.int64), np.ones(segments.ntotal, np.float32)
-        columns = (name, f"{name}_duplicate_of", f"{name}_score")
-        if self._earlier == self.spec.text and set(columns) <= set(segments.schema.names):
-            earlier = segments.table_at(positions, columns)
-            kept = np.flatnonzero(_numbers(earlier[name], False, bool))
-            pruned = np.flatnonzero(~_numbers(earlier[name], True, bool))
+        if self._columns.by == self.spec.text:
+            columns: list[Any] = self._columns.values(positions, schema).columns
+            instead, keep, score = columns
+            kept, pruned = numbers_of(keep.fill_null(False)), ~numbers_of(keep.fill_null(True))
             keeper[positions[kept]] = positions[kept]
-            keeper[positions[pruned]] = segments.positions(earlier[columns[1]].take(pruned).combine_chunks())
-            scores[positions] = _numbers(earlier[columns[2]], 1, np.float32)
-        pruning = Pruning(segments, order, cut, keeper, scores)
+            keeper[positions[pruned]] = segments.positions(instead.filter(number_array(pruned)).combine_chunks())
+            scores[positions] = numbers_of(score.fill_null(1))
+        pruning = Pruning(segments, self._preferred_first(positions), cut, keeper, scores)
         pruning.run(self.progress)
         found, scores = pruning.keeper[positions], pruning.scores[positions]
-        kept_mask = found == positions
-        rows = segments.table_at(positions, ())
-        instead: Any = pa.array(np.searchsorted(positions, found), mask=kept_mask)
-        rows = rows.append_column(columns[1], rows["image_id"].take(instead)).append_column(name, pa.array(kept_mask))
-        rows = rows.append_column(columns[2], pa.array(scores, mask=kept_mask))
-        return Selected(images=len(positions), chosen=int(kept_mask.sum())), rows
+        kept = found == positions
+        ids, places = text_array(segments.ids(found[~kept])), number_array(np.cumsum(~kept) - 1, kept)
+        table = pa.table([ids.take(places), number_array(kept), number_array(scores, kept)], schema=schema)
+        self._columns.put(self.spec.text, positions, table)
+        return Selected(images=len(positions), chosen=int(kept.sum()))
 
     def _preferred_first(self, positions: Positions) -> Positions:
-        pictures = self._segments.table_at(positions, _FACTS).append_column("number", pa.array(positions))
+        pictures = self._segments.table_at(positions, _FACTS).append_column("number", number_array(positions))
         catalog = Catalog(self.collection.storage, [])
-        return np.asarray(catalog.table(PREFERRED_FIRST, pictures=pictures)["number"], np.int64)
+        return numbers_of(catalog.table(PREFERRED_FIRST, pictures=pictures)["number"])
 
-    def _pick(self, passing: Positions) -> tuple[Selected, pa.Table]:
-        spec, segments, count = self.spec, self._segments, self.spec.n or 0
-        columns = (spec.name, f"{spec.name}_nearest", f"{spec.name}_score")
+    def _pick(self, passing: Positions) -> Selected:
+        spec, segments, count, name = self.spec, self._segments, self.spec.n or 0, self.spec.name
+        schema = _schema({name: pa.int32(), f"{name}_nearest": pa.int32(), f"{name}_score": pa.float32()})
         positions, earlier = passing, tuple[Any, ...]()
-        if spec.continue_ and set(columns) <= set(segments.schema.names) and self._earlier.startswith("select -n"):
+        if spec.continue_ and self._columns.by.startswith(f"{SELECT} -n"):
             every = segments.live_positions()
-            table = segments.table_at(every, columns)
-            ranks = _numbers(table[columns[0]], 0, np.int64)
+            columns: list[Any] = self._columns.values(every, schema).columns
+            ranks, nearest, scores = (numbers_of(column.fill_null(0)) for column in columns)
             here = np.isin(every, passing) | (ranks > 0)
-            positions, ranks = every[here], ranks[here]
-            nearest, scores = _numbers(table[columns[1]], 0, np.int64), _numbers(table[columns[2]], -2, np.float32)
-            earlier = ranks, nearest[here], scores[here]
+            positions = every[here]
+            earlier = ranks[here].astype(np.int64), nearest[here].astype(np.int64), scores[here].copy()
         if count > len(positions):
             raise UsageError(f"-n is {count:,}: expected at most {len(positions):,}, the number of images to pick from")
         selection = Selection(segments, positions, np.isin(positions, passing), *earlier)
@@ -130,26 +114,24 @@ class Select:
         selection.extend(
             count, diverse=spec.diverse, values=values, groups=self._groups(positions), progress=self.progress
         )
-        ranks = selection.ranks
-        rows = segments.table_at(positions, ())
-        rows = rows.append_column(columns[0], pa.array(ranks.astype(np.int32), mask=ranks == 0))
-        rows = rows.append_column(columns[1], pa.array(selection.nearest.astype(np.int32)))
-        rows = rows.append_column(columns[2], pa.array(selection.scores))
+        ranks, nearest = (each.astype(np.int32) for each in (selection.ranks, selection.nearest))
+        made = [number_array(ranks, ranks == 0), number_array(nearest), number_array(selection.scores)]
+        self._columns.put(spec.text, positions, pa.table(made, schema=schema))
         chosen = int(np.count_nonzero(ranks))
-        return Selected(images=len(positions), chosen=chosen, new=chosen - before, coverage=selection.coverage), rows
+        return Selected(images=len(positions), chosen=chosen, new=chosen - before, coverage=selection.coverage)
 
     def _groups(self, positions: Positions) -> npt.NDArray[np.int64] | None:
         """The number of each row's value of the column `balance`; those without one are a group too."""
         column = self.spec.balance
         if column is None:
             return None
-        known = self._searcher.filterable
+        known = self._columns.searcher.filterable
         if column not in known or is_list(self._segments.schema.field(column).type):
             names = ", ".join(name for name in known if not is_list(self._segments.schema.field(name).type))
             raise UsageError(f"--balance is {column!r}: expected a column with single values: {names}")
         values = self._segments.table_at(positions, (column,))[column].combine_chunks().dictionary_encode()
-        return _numbers(values.indices, len(values.dictionary), np.int64)
+        return numbers_of(values.indices.cast(pa.int64()).fill_null(len(values.dictionary)))
 
 
-def _numbers(column: Any, missing: float, kind: type[Any]) -> npt.NDArray[Any]:
-    return np.asarray(pc.fill_null(column, missing), kind)
+def _schema(types: dict[str, pa.DataType]) -> pa.Schema:
+    return pa.schema(types)

@@ -7,6 +7,7 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from index.collection.annotations import SELECT
 from jobs.fields import ColumnName, Expression
 
 
@@ -47,7 +48,7 @@ class SelectSpec(BaseModel):
         """The options that the columns are made by."""
         options = self.model_dump(mode="json", exclude={"name", "continue_"}, exclude_defaults=True)
         shown = (f"{'-n' if name == 'n' else f'--{name}'} {_shown(value)}" for name, value in options.items())
-        return f"select {' '.join(shown)}"
+        return f"{SELECT} {' '.join(shown)}"
 
 
 def _shown(value: object) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 
 from index.analysis.duplicate_kinds import KINDS, PIXEL_KINDS, Kind
 from index.analysis.duplicate_plan import Duplicate, DuplicatePlan, PlannedGroup, PlannedImage, sort_groups
-from index.analysis.duplicates import near_duplicates, nearest_pairs
+from index.analysis.duplicates import LinkedRows, near_duplicates, nearest_pairs
 from index.builder.build_index import require_all_runs
 from index.collection import Collection
 from index.collection.catalog.catalog import Catalog, RunRows
@@ -125,33 +125,38 @@ class Finder:
             for rows in self._same_bytes():
                 yield from self._groups([self._picture(rows)])
             return
-        pictures = self._pictures()
-        done = 0
-        for batch in _batches(_components(pictures)):
+        components = self._components()
+        total, done = sum(map(len, components)), 0
+        for batch in _batches(components):
             self._read_signatures([picture for picture in batch if picture.neighbours])
             yield from self._groups(batch)
             for picture in batch:
                 picture.signature = None  # frees 12 KiB
             done += len(batch)
-            self.progress("pictures compared", done, len(pictures))
+            self.progress("pictures compared", done, total)
 
-    def _pictures(self) -> list[Picture]:
-        """A picture for each content that several images have, or whose vectors are near those of others, linked with
-        these.
+    def _components(self) -> list[list[Picture]]:
+        """A picture for each content that several images have, or whose vectors are near those of others, beside these
+        others, theirs, and so on.
         """
         groups = list(self._same_bytes())
         positions = self._segments.positions(text_array(row["image_id"] for rows in groups for row in rows))
         ends = np.cumsum(list(map(len, groups)))
-        repeated = {int(each.min()): rows for each, rows in zip(np.split(positions, ends), groups, strict=False)}
+        found = {int(each.min()): rows for each, rows in zip(np.split(positions, ends), groups, strict=False)}
         others = np.concatenate([positions, self._segments.positions(text_array(self._moved_ids))])
-        firsts = np.union1d(np.setdiff1d(self._segments.live_positions(), others), list(repeated)).astype(np.int64)
-        pairs = list(nearest_pairs(self._segments, firsts, _MIN_SCORE, _NEIGHBOURS))
-        for position in {position for pair in pairs for position in pair} - repeated.keys():
-            repeated[position] = self._segments.rows(np.array([position]), _COLUMNS)
-        pictures = {first: self._picture(repeated[first]) for first in sorted(repeated)}
-        for one, other in pairs:
+        firsts = np.union1d(np.setdiff1d(self._segments.live_positions(), others), list(found)).astype(np.int64)
+        pairs, linked = list(nearest_pairs(self._segments, firsts, _MIN_SCORE, _NEIGHBOURS)), LinkedRows(self._segments)
+        for pair in pairs:
+            linked.add(*pair)
+        components = linked.groups()
+        near = [position for group in components for position in group.tolist() if position not in found]
+        rows = self._segments.rows(np.array(near, np.int64), _COLUMNS)
+        found |= {position: [row] for position, row in zip(near, rows, strict=True)}
+        pictures = {position: self._picture(found[position]) for position in sorted(found)}
+        for one, other in (each for part in pairs for each in zip(part[0].tolist(), part[1].tolist(), strict=True)):
             _link(pictures[one], pictures[other])
-        return list(pictures.values())
+        alone = [[picture] for picture in pictures.values() if not picture.neighbours]
+        return [*([pictures[position] for position in group.tolist()] for group in components), *alone]
 
     def _picture(self, rows: Sequence[Row]) -> Picture:
         facts, second_paths = one_path_each(rows) if len(rows) > 1 else (rows, [])
@@ -254,20 +259,6 @@ def _link_same_pixels(pictures: Iterable[Picture]) -> None:
     for picture in pictures:
         if picture.signature and picture.signature.digest:
             _link(firsts.setdefault(picture.signature.digest, picture), picture)
-
-
-def _components(pictures: Iterable[Picture]) -> Iterator[list[Picture]]:
-    """The connected components of the graph of neighbours."""
-    remaining = dict.fromkeys(pictures)
-    while remaining:
-        component = [next(iter(remaining))]
-        del remaining[component[0]]
-        for picture in component:
-            for other in picture.neighbours:
-                if other in remaining:
-                    del remaining[other]
-                    component.append(other)
-        yield component
 
 
 def _batches(components: Iterable[list[Picture]]) -> Iterator[list[Picture]]:

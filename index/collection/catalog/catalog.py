@@ -273,7 +273,7 @@ class Catalog:
 
     def _kinds_of(self, schema: pa.Schema) -> dict[str, str]:
         """The type of each column in SQL."""
-        found = shape(schema).empty_table()
+        found = pa.Table.from_batches([], shape(schema))  # `empty_table` would import pandas
         if not len(schema):
             return {}
         described = self.table("SELECT column_type FROM (DESCRIBE FROM found)", found=found)[0].to_pylist()

@@ -124,11 +124,11 @@ def write_pairs(collection: Collection, name: str, other: Collection, file: Path
     images, others = (each.snapshot().live() for each in (collection, other))
     lists = {column: values.catalog.aliases[f"{name}_{column}"] for column in ("ids", "scores")}
     sql = _PAIRS.format(**lists, values=values.sql, images=images.sql, others=others.sql)
-    storage, count = Storage.open(file.parent), 0
+    storage = Storage.open(file.parent)
     with storage.scratch("") as scratch:
-        with images.catalog.query(sql) as batches, pq.ParquetWriter(scratch / file.name, batches.schema) as writer:
-            for batch in batches:
-                writer.write_batch(batch)
-                count += len(batch)
-        storage.put_file(scratch / file.name, file.name)
+        path = scratch / "pairs.parquet"
+        place = str(path).replace("'", "''")
+        images.catalog.create(f"COPY ({sql}) TO '{place}' (FORMAT parquet)")
+        count = pq.read_metadata(path).num_rows
+        storage.put_file(path, file.name)
     return count

@@ -4,8 +4,10 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from rich.console import Console
@@ -15,7 +17,9 @@ from index.collection import Collection, writing
 from index.collection.annotations import annotation_log
 from index.collection.records import IndexSettings
 from index.errors import EmptyCollectionError
-from jobs.annotation.computed import put_columns
+from index.search import Searcher
+from index.words.text import any_terms
+from jobs.annotation.computed import ComputedColumns
 from jobs.annotation.publish import drop
 from jobs.errors import UsageError
 from tests.support.collections.hand_made import add_run, add_version, hashed, metadata_of, rows, unit_vectors
@@ -39,11 +43,12 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def put(
     collection: Collection, values: Mapping[str, Any], *, name: str = "pick", by: str = "test", kind: Any = None
 ) -> int:
-    given = pa.table(
-        {"image_id": pa.array(values.keys(), pa.string()), name: pa.array(values.values(), kind or pa.int64())}
-    )
     with writing(collection, "test") as leased:
-        return put_columns(leased, name, by, given, Console(quiet=True))
+        columns = ComputedColumns.open(leased, name, Console(quiet=True))
+        found = columns.segments.positions(pa.array(values.keys(), pa.string()))
+        order = np.argsort(found)
+        given = pa.table({name: pa.array(values.values(), kind or pa.int64())}).take(order)
+        return columns.put(by, found[order], given)
 
 
 def picks(collection: Collection, name: str = "pick") -> dict[str, Any]:
@@ -58,7 +63,7 @@ def written(collection: Collection, name: str = "pick") -> list[int]:
 
 
 def test_only_values_that_differ_are_written(collection: Collection) -> None:
-    first = {IDS[0]: 1, IDS[5]: 2, IDS[9]: 3, "unknown.jpg": 4, IDS[10]: None}
+    first = {IDS[0]: 1, IDS[5]: 2, IDS[9]: 3, IDS[10]: None}
     assert put(collection, first) == 3
     assert picks(collection) == {IDS[0]: 1, IDS[5]: 2, IDS[9]: 3}
     version = collection.current()
@@ -102,6 +107,36 @@ def test_changed_and_new_images_have_no_value_until_they_are_computed(collection
     assert picks(collection) == {IDS[2]: 3}
     assert put(collection, {IDS[0]: 7, "new.jpg": 8, IDS[2]: 3}) == 2
     assert picks(collection) == {IDS[0]: 7, "new.jpg": 8, IDS[2]: 3}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_is_copied_from_the_last_version_is_what_all_runs_say(
+    collection: Collection, tmp_path: Path, seed: int
+) -> None:
+    """After each of some random changes a build of all rows finds the same values and words."""
+    rng = np.random.default_rng(seed)
+
+    def shown(collection: Collection) -> Any:
+        segments = Searcher.open(collection).segments
+        hits = segments.search_words(any_terms("red"), 100)
+        return metadata_of(collection), sorted(map(str, segments.ids(np.array([hit.position for hit in hits], int))))
+
+    for step in range(1, 9):
+        ids = rng.permutation([*metadata_of(collection)])[: rng.integers(2, 9)].tolist()
+        match int(rng.integers(5)):
+            case 0:
+                add_run(collection, table([*ids[1:], f"{step}.jpg"], content=str(step)), deletes=ids[:1])
+                build_index(collection)
+            case 1:
+                put(collection, dict.fromkeys(ids, bool(rng.integers(2))), kind=pa.bool_())
+            case 2:
+                put(collection, dict.fromkeys(ids, step))
+            case _:
+                put(collection, dict.fromkeys(ids, f"{rng.choice(['red', 'blue'])} {step}"), name="n", kind=pa.string())
+        if step % 4 == 0:
+            copy = Collection.open(str(copytree(collection.location, tmp_path / str(step))))
+            build_index(copy, rebuild=True)
+            assert shown(collection) == shown(copy)
 
 
 def test_many_runs_are_merged(collection: Collection) -> None:
