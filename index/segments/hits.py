@@ -80,6 +80,11 @@ class Hits:
         positions = np.where(self.positions >= 0, self.positions + start, -1)
         return Hits(self.scores, positions, self.parts, self.ids)
 
+    def of_tiles(self, per_row: int) -> Hits:
+        """Hits of tiles, `per_row` for each picture, as those of parts of pictures."""
+        rows, numbers = np.divmod(self.positions, per_row)  # -1, for none, stays -1
+        return Hits(self.scores, rows, numbers + 1)
+
     def with_ids(self, read: Callable[[Positions], Ids]) -> Hits:
         ids, valid = np.full(self.positions.shape, None, object), self.positions >= 0
         ids[valid] = read(self.positions[valid])
