@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import cycle
 from pathlib import Path
@@ -23,14 +23,14 @@ import pyarrow.compute as pc
 import torch
 from rich.console import Console
 
-from benchmarks.common.clustered import BLOCK, DIM, Clustered
+from benchmarks.common.clustered import BLOCK, DIM, Clustered, index_rows
 from benchmarks.common.collections import draw_pictures
 from benchmarks.common.models import save_demo_classifier, save_resnet50
-from benchmarks.common.process import in_new_process, likeness, peak_rss, seconds_of
+from benchmarks.common.process import Command, bytes_read, in_new_process, likeness, peak_rss, seconds_of
 from benchmarks.common.report import Report, run
 from benchmarks.common.rows import random_vectors
+from benchmarks.common.small_pictures import draw, path_of
 from benchmarks.embed.rates import photographs, rate, steady_rate
-from benchmarks.reembed.__main__ import draw
 from embedder.images.decode import decode_image
 from embedder.models.checkpoint import Checkpoint
 from embedder.models.classifier import ImageClassifier
@@ -38,7 +38,7 @@ from index.builder.build_index import build_index
 from index.collection import Collection, writing
 from index.collection.annotations import annotation_log
 from index.collection.layout import VECTORS
-from index.collection.records import IndexSettings, ModelRecord
+from index.collection.records import ModelRecord
 from index.collection.rows import EMBEDDING, embedding_column, embedding_type, vectors_of
 from index.search import Searcher
 from jobs.annotation.annotate import Annotate
@@ -55,37 +55,16 @@ from jobs.values import DEMO_MODEL
 LABELS = 100
 _TRAINED = 6_000  # pictures that the classifier built from the demo model is trained on
 _FRESH_SEED = 77  # of pictures that no model was trained on
-_MODEL = ModelRecord(id="clustered", revision="1", fingerprint="0" * 64, dim=DIM)
 _QUIET = Console(quiet=True)
 _HERE = Resources(on="local")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Plan:
-    """Rows to label and to import; pictures to annotate, to time the classifier with, and to judge it by."""
+class Hashed(Clustered):
+    """Clustered vectors whose rows have a content hash, as annotations need."""
 
-    rows: int = 1_000_000
-    pictures: int = 20_000
-    classified: int = 1_000
-    judged: int = 1_000
-
-
-QUICK = Plan(rows=50_000, pictures=2_000, classified=320, judged=300)
-
-
-def make(location: str, rows: int) -> None:
-    """A collection of clustered vectors, with an index."""
-    data = Clustered()
-    starts = range(0, rows, BLOCK)
-    tables = (data.table(start, min(start + BLOCK, rows)) for start in starts)
-    hashed = (table.append_column("content_hash", _hashes(table["image_id"])) for table in tables)
-    collection = Collection.create_or_open(location)
-    collection.add_run("memory:", _MODEL, hashed)
-    build_index(collection, IndexSettings())
-
-
-def _hashes(ids: Any) -> Any:
-    return pc.utf8_lpad(ids.cast(pa.string()), 64, "0")
+    def table(self, start: int, stop: int, dim: int = DIM) -> pa.Table:
+        table = super().table(start, stop, dim)
+        return table.append_column("content_hash", pc.utf8_lpad(table["image_id"], 64, "0"))
 
 
 def label(location: str) -> dict[str, float]:
@@ -114,17 +93,19 @@ def add_column(location: str) -> dict[str, float]:
     """Add known values as a column of the live version; returns seconds, bytes read and whether segments are shared."""
     collection = Collection.open(location)
     before = collection.read_version(collection.current() or "")
-    read, started = _bytes_read(), time.perf_counter()
-    with writing(collection, "annotate") as held:
-        made_by = ModelRecord(id="values", revision=None, fingerprint="2" * 64, dim=0)
-        annotation_log(held, "v").add_run("collection", made_by, _values(collection))
-        publish(held, held.runs(), _QUIET)
-    seconds = time.perf_counter() - started
+
+    def add() -> None:
+        with writing(collection, "annotate") as held:
+            made_by = ModelRecord(id="values", revision=None, fingerprint="2" * 64, dim=0)
+            annotation_log(held, "v").add_run("collection", made_by, _values(collection))
+            publish(held, held.runs(), _QUIET)
+
+    read, seconds = bytes_read("rchar"), seconds_of(add)
     after = collection.read_version(collection.current() or "")
     shared = [new.files == old.files for new, old in zip(after.segments, before.segments, strict=True)]
     return {
         "seconds": seconds,
-        "read": _bytes_read() - read,
+        "read": bytes_read("rchar") - read,
         "vectors": sum(segment.files[VECTORS].size for segment in after.segments),
         "shared": float(all(shared) and "v" in after.annotations),
     }
@@ -135,22 +116,13 @@ def _values(collection: Collection) -> Iterator[pa.Table]:
     for part in live.catalog.read(live.schema_of(["image_id", "content_hash"]), f"{live.sql} ORDER BY seq", 100_000):
         numbers = part["image_id"].cast(pa.int64()).to_numpy()
         nothing: pa.Array[Any] = pa.array([None] * len(part), embedding_type(0))
-        yield part.append_column(EMBEDDING, nothing).append_column("v", pa.array(_value(numbers)))
-
-
-def _value(numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    return numbers * 7919 % 1000
-
-
-def _bytes_read() -> int:
-    """Bytes read by system calls, which excludes mapped files."""
-    return int(Path("/proc/self/io").read_text().split()[1])
+        yield part.append_column(EMBEDDING, nothing).append_column("v", pa.array(numbers * 7919 % 1000))
 
 
 def embed_changed(location: str, folder: Path, numbers: range, seed: int) -> None:
     """Draw new or changed pictures, embed them with random vectors, and index them."""
     draw(folder, numbers, seed)
-    paths = [folder / f"{number // 1000:03}" / f"{number:06}.png" for number in numbers]
+    paths = [path_of(folder, number) for number in numbers]
     hashes = [hashlib.sha256(path.read_bytes()).hexdigest() for path in paths]
     names = {"image_id": [path.name for path in paths], "uri": [str(path) for path in paths], "content_hash": hashes}
     build_index(embedded(location, pa.table(names), seed))
@@ -165,12 +137,12 @@ def embedded(location: str, rows: pa.Table, seed: int) -> Collection:
     return collection
 
 
-def seconds_to_annotate(location: str, name: str, options: Sequence[str], expected: int) -> float:
-    """Seconds of a complete `likeness annotate`. Raises ValueError if it does not annotate the expected images."""
+def command_that_annotates(location: str, name: str, options: Sequence[str], expected: int) -> Command:
+    """A complete `likeness annotate`. Raises ValueError if it does not annotate the expected images."""
     done = likeness("annotate", location, "--name", name, "--on", "local", *options)
     if f": {expected:,} of " not in done.printed:
         raise ValueError(f"expected {expected:,} images to be annotated: {done.printed}")
-    return done.seconds
+    return done
 
 
 def nightly(folder: Path, classifier: Path, pictures: int, report: Report) -> None:
@@ -185,7 +157,7 @@ def nightly(folder: Path, classifier: Path, pictures: int, report: Report) -> No
         if expected == len(changed):
             in_new_process(embed_changed, location, files, changed, 2)
         for name, arguments in options.items():
-            seconds[name].append(seconds_to_annotate(location, name, arguments, expected))
+            seconds[name].append(command_that_annotates(location, name, arguments, expected).seconds)
     report.table(
         f"seconds of a command that annotates {pictures:,} pictures",
         [
@@ -200,7 +172,7 @@ def nightly(folder: Path, classifier: Path, pictures: int, report: Report) -> No
 def million(folder: Path, rows: int, report: Report) -> None:
     """Time labels and another column for `rows` vectors."""
     location = str(folder / "million")
-    in_new_process(make, location, rows)
+    in_new_process(index_rows, location, range(rows), Hashed())
     labels, column = in_new_process(label, location), in_new_process(add_column, location)
     figures = {
         f"{LABELS} labels, s": labels["seconds"],
@@ -287,17 +259,18 @@ def share_right(folder: Path, classifier: Path, count: int) -> float:
 
 
 def main(report: Report, folder: Path, options: Any) -> None:
-    plan = QUICK if options.quick else Plan()
+    sizes = (50_000, 2_000, 320, 300) if options.quick else (1_000_000, 20_000, 1_000, 1_000)
+    rows, pictures, classified, judged = sizes
     classifier = in_new_process(save_demo_classifier, folder / "shapes", _TRAINED)
-    right = in_new_process(share_right, folder, classifier, plan.judged)
+    right = in_new_process(share_right, folder, classifier, judged)
     report.at_least("the demo model as a classifier: shapes that are right", right, 0.95)
-    rates = in_new_process(classifier_rates, folder, plan.classified)
+    rates = in_new_process(classifier_rates, folder, classified)
     bare = (rates["before"] + rates["after"]) / 2
     report.values("ResNet-50, images/s", rates)
     report.at_least("ResNet-50: the job ÷ the bare forward pass", rates["job"] / bare, 0.9)
-    nightly(folder, classifier, plan.pictures, report)
-    million(folder, plan.rows, report)
-    exchange(folder, plan.rows, report)
+    nightly(folder, classifier, pictures, report)
+    million(folder, rows, report)
+    exchange(folder, rows, report)
 
 
 if __name__ == "__main__":

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from hashlib import file_digest
 from pathlib import Path
@@ -74,34 +75,30 @@ CASE WHEN n % 10 = 0 THEN false END AS retryable
 """
 
 
-@dataclass(kw_only=True)
 class Peaks:
-    """Peak MiB of each command by the number of rows, without and `with_files` that it maps, whose pages the system may
-    take back; and the seconds of the largest.
+    """Of each command by the number of rows: peak MiB, without and with files that it maps, whose pages the system may
+    take back; and seconds.
     """
 
-    mib: dict[str, dict[int, float]] = field(default_factory=dict)
-    with_files: dict[str, dict[int, float]] = field(default_factory=dict)
-    seconds: dict[str, float] = field(default_factory=dict)
+    def __init__(self) -> None:
+        self._costs = defaultdict[str, dict[int, tuple[float, float, float]]](dict)
 
     def measure(self, home: Path, rows: int, name: str, words: Sequence[str]) -> None:
         done = likeness(*(word.format(home) for word in words))
-        self.add(name, rows, done.anonymous_mib, done.seconds)
-        self.with_files.setdefault(name, {})[rows] = done.peak_mib
+        self._costs[name][rows] = done.anonymous_mib, done.peak_mib, done.seconds
 
     def add(self, name: str, rows: int, mib: float, seconds: float) -> None:
-        self.mib.setdefault(name, {})[rows] = mib
-        self.seconds[name] = seconds
+        self._costs[name][rows] = mib, mib, seconds
 
     def report(self, report: Report, of: str) -> None:
         table: list[Mapping[str, Figure]] = []
-        for name, peaks in self.mib.items():
-            *_, (few, small), (many, large) = [(0, 0.0), *peaks.items()]
-            a_row = (large - small) * 2**20 / (many - few)
-            sizes = {f"MiB, {rows:,} rows": round(peak) for rows, peak in peaks.items()}
-            mapped = {"with files": round(max(self.with_files.get(name, peaks).values()))}
-            table.append({"command": name, **sizes, **mapped, "bytes a row": a_row, "s": self.seconds[name]})
-            report.at_most(f"{name}: peak MiB", max(peaks.values()), BAR_MIB)
+        for name, costs in self._costs.items():
+            *_, (few, small), (many, large) = [(0, (0.0, 0.0, 0.0)), *costs.items()]
+            a_row = (large[0] - small[0]) * 2**20 / (many - few)
+            sizes = {f"MiB, {rows:,} rows": round(mib) for rows, (mib, _, _) in costs.items()}
+            mapped = {"with files": round(max(with_files for _, with_files, _ in costs.values()))}
+            table.append({"command": name, **sizes, **mapped, "bytes a row": a_row, "s": large[2]})
+            report.at_most(f"{name}: peak MiB", max(mib for mib, _, _ in costs.values()), BAR_MIB)
             if few >= SIZES[1]:
                 report.at_most(f"{name}: bytes a row", a_row, BAR_BYTES)
         report.table(f"commands on collections {of}", table)

@@ -14,31 +14,9 @@ from PIL import Image, ImageDraw, ImageFont
 Numbers = np.random.Generator
 Draw = Callable[[Numbers, Numbers], Image.Image]
 _WORDS: Final = [
-    "lorem",
-    "ipsum",
-    "dolor",
-    "sit",
-    "amet",
-    "consectetur",
-    "adipiscing",
-    "elit",
-    "sed",
-    "do",
-    "eiusmod",
-    "tempor",
-    "incididunt",
-    "ut",
-    "labore",
-    "et",
-    "dolore",
-    "magna",
-    "aliqua",
-    "enim",
-    "minim",
-    "veniam",
-    "quis",
-    "nostrud",
-]
+    "lorem", "ipsum", "dolor", "sit", "amet", "consectetur", "adipiscing", "elit", "sed", "do", "eiusmod", "tempor",
+    "incididunt", "ut", "labore", "et", "dolore", "magna", "aliqua", "enim", "minim", "veniam", "quis", "nostrud",
+]  # fmt: skip
 _INK: Final = (25, 25, 25)
 
 

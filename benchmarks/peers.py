@@ -53,21 +53,9 @@ def draw(folder: Path, count: int) -> Path:
     return folder
 
 
-def ours(pictures: Path, model: Path, out: Path, precision: Precision) -> None:
-    """Make a collection of the pictures, with its index."""
-    likeness("embed", str(pictures), str(out), "--model", str(model), "--precision", precision)
-
-
-def theirs(environment: Path, pictures: Path, model: Path, out: Path) -> None:
-    """Write the folder of vectors that `clip-retrieval index` reads."""
-    options = {"input_dataset": pictures, "output_folder": out, "enable_text": False}
-    _clip_retrieval(environment, "inference", model, **options)
-
-
 def index(environment: Path, vectors: Path, out: Path) -> None:
     """Build the index that `clip-retrieval back` serves."""
-    options = {"embeddings_folder": vectors, "index_folder": out}
-    subprocess.run([environment / "bin" / "clip-retrieval", "index", *_flags(**options)], check=True, env=_offline())
+    _clip_retrieval(environment, "index", embeddings_folder=vectors, index_folder=out)
     for path in (out / "metadata").glob("*.parquet"):  # its answers need a column
         rows = pq.read_table(path)
         pq.write_table(rows.append_column("caption", rows["image_path"]), path)
@@ -75,27 +63,34 @@ def index(environment: Path, vectors: Path, out: Path) -> None:
 
 def our_latency(collection: Path, pictures: list[Path], precision: Precision) -> float:
     """Median seconds of a search by an uploaded picture."""
+    settings = {"precision": precision, "embedding_cache_bytes": 0}
     with (
         tempfile.NamedTemporaryFile() as log,
-        serving(str(collection), Path(log.name), "--local", precision=precision, embedding_cache_bytes=0) as server,
+        serving(str(collection), Path(log.name), "--local", **settings) as server,
     ):
-        ask = [partial(_upload, f"{server.url}/search", picture.read_bytes()) for picture in pictures]
-        return _median(ask)
+        return _median(
+            [partial(_post, f"{server.url}/search", files={"image": each.read_bytes()}) for each in pictures]
+        )
 
 
-def their_latency(environment: Path, model: Path, folder: Path, pictures: list[Path]) -> float:
+def their_latency(environment: Path, model: dict[str, object], folder: Path, pictures: list[Path]) -> float:
     """The same for clip-retrieval's back end, which takes pictures as base64."""
     paths = folder / "indices.json"
     paths.write_text(json.dumps({"pictures": str(folder)}))
     port = free_port()
-    models = {"enable_mclip_option": False, "provide_aesthetic_embeddings": False}
+    options = {
+        "indices_paths": paths,
+        "port": port,
+        "enable_mclip_option": False,
+        "provide_aesthetic_embeddings": False,
+    }
     answer = {"columns_to_return": '["caption"]'}  # for image_path it would read and send the pictures
-    command = _command(environment, "back", model, indices_paths=paths, port=port, **models, **answer)
+    command = _command(environment, "back", **model, **options, **answer)
     with tempfile.TemporaryFile() as log, subprocess.Popen(command, env=_offline(), stdout=log, stderr=log) as process:
         url = f"http://127.0.0.1:{port}"
         try:
             _await(f"{url}/indices-list", process)
-            return _median([partial(_knn, f"{url}/knn-service", picture.read_bytes()) for picture in pictures])
+            return _median([partial(_post, f"{url}/knn-service", json=_knn(each)) for each in pictures])
         finally:
             process.terminate()
 
@@ -123,29 +118,20 @@ def judge_walls(counts: Sequence[int], walls: Mapping[tuple[str, int], float], f
         report.at_most(f"{name}: seconds for {count:,} ÷ clip-retrieval's", share, bar)
 
 
-def judge_searches(p50: Mapping[str, float], report: Report) -> None:
-    """Add the table of searches, and the bars for our share of the other's time."""
-    report.table("a search by a picture", [{"": name, "p50 ms": 1e3 * seconds} for name, seconds in p50.items()])
-    for precision in PRECISIONS:
-        name = f"{SERVE}, {precision}"
-        report.at_most(f"{name}: p50 ÷ clip-retrieval's", p50[name] / p50[BACK], 0.7)
+def _command(environment: Path, verb: str, **options: object) -> list[str]:
+    return [
+        str(environment / "bin" / "clip-retrieval"),
+        verb,
+        *(f"--{name}={value}" for name, value in options.items()),
+    ]
 
 
-def _command(environment: Path, verb: str, model: Path, **options: object) -> list[str]:
-    common = {"clip_model": f"hf_clip:{model}", "use_jit": False}
-    return [str(environment / "bin" / "clip-retrieval"), verb, *_flags(**common, **options)]
-
-
-def _clip_retrieval(environment: Path, verb: str, model: Path, **options: object) -> None:
+def _clip_retrieval(environment: Path, verb: str, **options: object) -> None:
     with tempfile.TemporaryFile("w+") as log:  # not a pipe, which processes left behind would keep open
-        done = subprocess.run(_command(environment, verb, model, **options), env=_offline(), stdout=log, stderr=log)
+        done = subprocess.run(_command(environment, verb, **options), env=_offline(), stdout=log, stderr=log)
         if done.returncode:
             log.seek(0)
             raise RuntimeError(f"clip-retrieval {verb} exited with {done.returncode}: {log.read()[-2000:]}")
-
-
-def _flags(**options: object) -> list[str]:
-    return [f"--{name}={value}" for name, value in options.items()]
 
 
 def _offline() -> dict[str, str]:
@@ -162,14 +148,13 @@ def _await(url: str, process: subprocess.Popen[bytes]) -> None:
     raise RuntimeError(f"clip-retrieval's back end did not answer within {_START_S:g} s, or ended")
 
 
-def _upload(url: str, picture: bytes) -> None:
-    requests.post(url, files={"image": picture}, timeout=60).raise_for_status()
+def _post(url: str, **content: Any) -> None:
+    requests.post(url, timeout=60, **content).raise_for_status()
 
 
-def _knn(url: str, picture: bytes) -> None:
-    image = base64.b64encode(picture).decode()
-    query = {"image": image, "modality": "image", "num_images": 10, "indice_name": "pictures"}
-    requests.post(url, json=query, timeout=60).raise_for_status()
+def _knn(picture: Path) -> dict[str, object]:
+    image = base64.b64encode(picture.read_bytes()).decode()
+    return {"image": image, "modality": "image", "num_images": 10, "indice_name": "pictures"}
 
 
 def _median(asks: Sequence[Callable[[], None]]) -> float:
@@ -179,29 +164,36 @@ def _median(asks: Sequence[Callable[[], None]]) -> float:
 
 
 def main(report: Report, folder: Path, options: Any) -> None:
-    counts = [FIRST, 800 if options.quick else 4_000]
-    walls, p50 = dict[tuple[str, int], float](), dict[str, float]()
+    counts, walls = [FIRST, 800 if options.quick else 4_000], dict[tuple[str, int], float]()
     model = save_clip(folder / "model", vocabulary=_VOCABULARY)
-    environment = options.environment.absolute()
+    environment, their_model = options.environment.absolute(), {"clip_model": f"hf_clip:{model}", "use_jit": False}
+
+    def theirs(pictures: Path, out: Path) -> None:
+        """Write the folder of vectors that `clip-retrieval index` reads."""
+        paths = {"input_dataset": pictures, "output_folder": out, "enable_text": False}
+        _clip_retrieval(environment, "inference", **their_model, **paths)
+
     # Converts the model, and loads clip-retrieval's files into the system's cache.
-    few = draw(folder / "few", 8)
     for precision in PRECISIONS:
         load_embedder(str(model), device="cpu", precision=precision)
-    theirs(environment, few, model, folder / "few-theirs")
+    theirs(draw(folder / "few", 8), folder / "few-theirs")
     for count in counts:
         pictures = draw(folder / f"{count}", count)
         for precision in PRECISIONS:
-            work = partial(ours, pictures, model, folder / f"{precision}-{count}", precision)
-            walls[EMBED[precision], count] = seconds_of(work)
-        walls[INFERENCE, count] = seconds_of(partial(theirs, environment, pictures, model, folder / f"theirs-{count}"))
+            out = str(folder / f"{precision}-{count}")
+            done = likeness("embed", str(pictures), out, "--model", str(model), "--precision", precision)
+            walls[EMBED[precision], count] = done.seconds
+        walls[INFERENCE, count] = seconds_of(partial(theirs, pictures, folder / f"theirs-{count}"))
     forward = forward_rate(model, ClipEmbedder.load, batch=32, seconds=10, device="cpu")
     judge_walls(counts, walls, forward, report)
     index(environment, folder / f"theirs-{counts[-1]}", folder / "index")
     queries = sorted(pictures.iterdir())[:60]
-    p50[BACK] = their_latency(environment, model, folder / "index", queries)
+    p50 = {BACK: their_latency(environment, their_model, folder / "index", queries)}
     for precision in PRECISIONS:
-        p50[f"{SERVE}, {precision}"] = our_latency(folder / f"{precision}-{counts[-1]}", queries, precision)
-    judge_searches(p50, report)
+        name = f"{SERVE}, {precision}"
+        p50[name] = our_latency(folder / f"{precision}-{counts[-1]}", queries, precision)
+        report.at_most(f"{name}: p50 ÷ clip-retrieval's", p50[name] / p50[BACK], 0.7)
+    report.table("a search by a picture", [{"": name, "p50 ms": 1e3 * seconds} for name, seconds in p50.items()])
 
 
 ENVIRONMENT = {"type": Path, "metavar": "FOLDER", "help": "the virtual environment with clip-retrieval"}

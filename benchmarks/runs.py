@@ -9,13 +9,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
-from PIL import Image
 
 from benchmarks.common.process import by_turns, in_new_process, likeness, seconds_of
 from benchmarks.common.report import Figure, Report, run
 from benchmarks.common.rows import random_vectors
+from benchmarks.common.small_pictures import draw, path_of
 from embedder.models.load import find_model
 from index.builder.build_index import build_index
 from index.collection import Collection
@@ -38,12 +37,10 @@ def main(report: Report, folder: Path, options: Any) -> None:
     """Compare a collection after `nights` nights with one after a single night, of the same pictures."""
     nights = options.nights or (QUICK_NIGHTS if options.quick else NIGHTS)
     pictures, many, one = folder / "pictures", folder / "many", folder / "one"
-    for number in range(ROWS):
-        if number % 1_000 == 0:  # a file may have 65,000 names
-            _path(pictures, number).parent.mkdir(parents=True)
-            first = _draw(pictures, number, seed=0)
-        else:
-            _path(pictures, number).hardlink_to(first)
+    for first in range(0, ROWS, 1_000):  # a file may have 65,000 names
+        draw(pictures, range(first, first + 1), seed=first)
+        for number in range(first + 1, first + 1_000):
+            path_of(pictures, number).hardlink_to(path_of(pictures, first))
     listing = list_images(str(pictures)).read()
     model = model_record(find_model(str(DEMO_MODEL)).identity)
     collection = Collection.create_or_open(str(many))
@@ -59,12 +56,10 @@ def main(report: Report, folder: Path, options: Any) -> None:
         if night == 0:
             shutil.copytree(many, one)
     report.console.log(f"{nights} nights")
-    seeds, known = itertools.count(1), str(listing["image_id"][-1])
+    seeds, known = itertools.count(ROWS), str(listing["image_id"][-1])
 
     def night_of(home: Path) -> float:
-        seed = next(seeds)
-        for number in range(NIGHT_ROWS):
-            _draw(pictures, number, seed=seed)
+        draw(pictures, range(NIGHT_ROWS), seed=next(seeds))
         return likeness("reembed", str(pictures), str(home)).seconds
 
     table: list[dict[str, Figure]] = []
@@ -81,18 +76,6 @@ def main(report: Report, folder: Path, options: Any) -> None:
         if not name.endswith("alone"):  # a few ms for each segment, of which there are some more than after one night
             report.at_most(f"{name}: seconds ÷ those after one night", ratio, BAR)
     report.table(f"{ROWS:,} rows after {nights} nights of {NIGHT_ROWS}", table)
-
-
-def _path(pictures: Path, number: int) -> Path:
-    return pictures / f"{number // 1_000:03}" / f"{number:06}.png"
-
-
-def _draw(pictures: Path, number: int, *, seed: int) -> Path:
-    path = _path(pictures, number)
-    path.unlink(missing_ok=True)
-    pixels = np.random.default_rng([seed, number]).integers(0, 256, (8, 8, 3), np.uint8)
-    Image.fromarray(pixels).resize((96, 96)).save(path)
-    return path
 
 
 def _with_vectors(listing: pa.Table, model: ModelRecord, seed: int) -> pa.Table:

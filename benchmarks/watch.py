@@ -5,16 +5,18 @@ the same collection is searched for them. Then the same again, while the watch i
 """
 
 import hashlib
+import math
 import random
-import statistics
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median, quantiles
 from typing import Any
 
 import requests
@@ -33,70 +35,56 @@ _INITIAL = 20
 """Pictures that exist from the start."""
 
 
-@dataclass
-class Saved:
-    """When a picture's last byte was written and when it was first found, by the monotonic clock."""
-
-    name: str
-    at: float | None = None
-    found: float | None = None
-    early: bool = False
-
-
 def name_of(number: int) -> str:
     """File name of a picture of the demo."""
     return plan_exhibit(number).image_id.replace("/", "-")
 
 
-@dataclass
+@dataclass(frozen=True)
 class Soak:
-    """A folder into which pictures are saved, and when each was saved and found."""
+    """A folder into which pictures are saved. By name: when the last byte of each was `written`, and when it was first
+    `found`, by the monotonic clock.
+    """
 
     pictures: Path
-    saved: list[Saved] = field(default_factory=list)
+    written: dict[str, float] = field(default_factory=dict)
+    found: dict[str, float] = field(default_factory=dict)
 
     def begin(self) -> None:
         self.pictures.mkdir()
-        for number in range(_INITIAL):
-            (self.pictures / name_of(10_000 + number)).write_bytes(plan_exhibit(10_000 + number).data())
+        for number in range(10_000, 10_000 + _INITIAL):
+            (self.pictures / name_of(number)).write_bytes(plan_exhibit(number).data())
 
     def save(self, count: int, seconds: float) -> None:
         """Save `count` pictures, spread evenly over `seconds`, in threads because some are written in two halves."""
-        rng, started, threads = random.Random(0), time.monotonic(), []
-        for number in range(count):
-            time.sleep(max(0.0, started + number * seconds / count - time.monotonic()))
-            self.saved.append(picture := Saved(name_of(number)))
-            pause = rng.uniform(0.3, 4.0) if number % 5 == 0 else 0.0
-            threads.append(threading.Thread(target=self._write, args=(picture, plan_exhibit(number).data(), pause)))
-            threads[-1].start()
-        for thread in threads:
-            thread.join()
+        rng, started = random.Random(0), time.monotonic()
+        with ThreadPoolExecutor(count) as pool:
+            for number in range(count):
+                time.sleep(max(0.0, started + number * seconds / count - time.monotonic()))
+                self.written[name_of(number)] = math.inf
+                pool.submit(self._write, number, rng.uniform(0.3, 4.0) if number % 5 == 0 else 0.0)
 
-    def _write(self, picture: Saved, data: bytes, pause: float) -> None:
+    def _write(self, number: int, pause: float) -> None:
+        data = plan_exhibit(number).data()
         half = len(data) // 2 if pause else len(data)
-        with (self.pictures / picture.name).open("wb") as file:
+        with (self.pictures / name_of(number)).open("wb") as file:
             file.write(data[:half])
             file.flush()
             time.sleep(pause)
             file.write(data[half:])
-        picture.at = time.monotonic()
+        self.written[name_of(number)] = time.monotonic()
 
     def search(self, server: Server) -> None:
         """Search for each picture that the server has not found yet."""
-        for picture in [each for each in self.saved if each.found is None]:
-            answer = requests.post(f"{server.url}/search", json={"id": picture.name, "k": 1}, timeout=30)
+        for name in [each for each in list(self.written) if each not in self.found]:
+            answer = requests.post(f"{server.url}/search", json={"id": name, "k": 1}, timeout=30)
             if answer.status_code == 200:
-                picture.early = picture.at is None
-                picture.found = time.monotonic()
-
-    @property
-    def all_found(self) -> bool:
-        return all(each.found is not None for each in self.saved)
+                self.found[name] = time.monotonic()
 
     @property
     def delays(self) -> list[float]:
-        """Seconds from the last byte to the first answer, in the order of saving."""
-        return [(each.found or float("inf")) - (each.at or 0.0) for each in self.saved]
+        """Seconds from the last byte to the first answer."""
+        return [self.found.get(name, math.inf) - at for name, at in self.written.items()]
 
 
 class Watch:
@@ -106,11 +94,11 @@ class Watch:
         options = (str(soak.pictures), str(collection), "--model", str(DEMO_MODEL), "--device", "cpu")
         self._command = [sys.executable, "-m", "likeness", "watch", *options]
         self._log = log
-        self._process = self._start()
+        self._start()
 
-    def _start(self) -> "subprocess.Popen[bytes]":
+    def _start(self) -> None:
         with self._log.open("ab") as log:
-            return subprocess.Popen(self._command, stdout=log, stderr=log)
+            self._process = subprocess.Popen(self._command, stdout=log, stderr=log)
 
     def has_indexed(self) -> bool:
         """Whether there is an index to search. Raises RuntimeError if the process has ended."""
@@ -121,7 +109,7 @@ class Watch:
     def restart(self) -> None:
         self._process.kill()
         self._process.wait()
-        self._process = self._start()
+        self._start()
 
     def stop(self) -> int:
         """Send SIGTERM; returns the exit code."""
@@ -145,7 +133,7 @@ def searching(soak: Soak, server: Server) -> Iterator[None]:
     thread.start()
     try:
         yield
-        eventually(lambda: soak.all_found, "all pictures are found", 60)
+        eventually(lambda: len(soak.found) == len(soak.written), "all pictures are found", 60)
     finally:
         done.set()
         thread.join()
@@ -173,14 +161,10 @@ def judge(soak: Soak, collection: Collection, code: int, report: Report) -> None
     searcher = Searcher.open(collection)
     report.values(
         "saved until found over HTTP, in seconds",
-        {
-            "median": statistics.median(delays),
-            "p90": statistics.quantiles(delays, n=10)[-1],
-            "slowest": max(delays),
-        },
+        {"median": median(delays), "p90": quantiles(delays, n=10)[-1], "slowest": max(delays)},
     )
     report.at_most("slowest", max(delays), BAR_S)
-    report.at_most("found before its last byte", sum(each.early for each in soak.saved), 0)
+    report.at_most("found before its last byte", sum(delay < 0 for delay in delays), 0)
     report.at_most("rows not of the files' bytes", len(differing(soak, collection)), 0)
     report.at_most("not found, or found twice, by its own picture", len(not_found_once(soak, searcher)), 0)
     report.at_most("images in the index − files", abs(searcher.ntotal - len(list(soak.pictures.iterdir()))), 0)
@@ -202,14 +186,14 @@ def differing(soak: Soak, collection: Collection) -> list[str]:
 
 def not_found_once(soak: Soak, searcher: Searcher) -> list[str]:
     """Saved pictures that a search by their own vector does not find exactly once among the first 20 matches."""
-    names = [picture.name for picture in soak.saved if searcher.row(picture.name)]
+    names = [name for name in soak.written if searcher.row(name)]
     matches = searcher.search([searcher.vector(name) for name in names], 20)
     once = {
         name
         for name, first in zip(names, matches, strict=True)
         if [round(match.score or 0.0, 3) for match in first if match.image_id == name] == [1.0]
     }
-    return [picture.name for picture in soak.saved if picture.name not in once]
+    return [name for name in soak.written if name not in once]
 
 
 def main(report: Report, folder: Path, options: Any) -> None:

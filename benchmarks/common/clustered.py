@@ -8,8 +8,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from index.builder.build_index import build_index
 from index.collection import Collection
-from index.collection.records import ModelRecord
+from index.collection.records import IndexSettings, ModelRecord, VersionManifest
 from index.queries import QueryKind
 
 Vectors = npt.NDArray[np.float32]
@@ -133,3 +134,17 @@ def add_rows(
     blocks = range(rows.start - rows.start % BLOCK, rows.stop, BLOCK)
     tables = (data.table(max(first, rows.start), min(first + BLOCK, rows.stop), model.dim) for first in blocks)
     collection.add_run("memory:", model, tables, deletes=[str(row) for row in deletes or []])
+
+
+def index_rows(
+    location: str,
+    rows: range,
+    data: Clustered | None = None,
+    settings: IndexSettings | None = None,
+    *,
+    model: ModelRecord = MODEL,
+) -> VersionManifest:
+    """Add these rows to a collection, and index them."""
+    collection = Collection.create_or_open(location)
+    add_rows(collection, data or Clustered(), rows, model=model)
+    return build_index(collection, settings)

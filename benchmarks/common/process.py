@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import subprocess
 import sys
 import tempfile
@@ -32,11 +33,12 @@ def in_new_process(function: Callable[..., T], *arguments: Any) -> T:
 
 @dataclass(frozen=True, kw_only=True)
 class Command:
-    """A finished `likeness …`: seconds from start to end, peak memory of its process, with and without pages of mapped
-    files, which the system may take back, and its output.
+    """A finished `likeness …`: seconds from start to end, CPU seconds of all its processes, peak memory of the first,
+    with and without pages of mapped files, which the system may take back, and its output.
     """
 
     seconds: float
+    cpu_s: float
     peak_mib: float
     anonymous_mib: float
     printed: str
@@ -44,7 +46,7 @@ class Command:
 
 def likeness(*arguments: str) -> Command:
     """Run `likeness` in a new process. Raises RuntimeError with its errors if it fails."""
-    command = [sys.executable, "-m", "likeness", *arguments]
+    command, cpu = [sys.executable, "-m", "likeness", *arguments], _cpu_of_children()
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
         started, peaks = time.perf_counter(), {"VmHWM": 0, "RssAnon": 0}
         with subprocess.Popen(command, stdout=out, stderr=err) as process:
@@ -60,7 +62,18 @@ def likeness(*arguments: str) -> Command:
         if process.returncode:
             raise RuntimeError(f"likeness {arguments[0]} exited with {process.returncode}: {err.read()[-4000:]}")
         peak_mib, anonymous_mib = (size / 2**10 for size in peaks.values())
-        return Command(seconds=seconds, peak_mib=peak_mib, anonymous_mib=anonymous_mib, printed=out.read())
+        return Command(
+            seconds=seconds,
+            cpu_s=_cpu_of_children() - cpu,
+            peak_mib=peak_mib,
+            anonymous_mib=anonymous_mib,
+            printed=out.read(),
+        )
+
+
+def _cpu_of_children() -> float:
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 def seconds_of(work: Callable[[], object]) -> float:
@@ -68,6 +81,13 @@ def seconds_of(work: Callable[[], object]) -> float:
     started = time.perf_counter()
     work()
     return time.perf_counter() - started
+
+
+def spent(work: Callable[[], T]) -> tuple[T, float, float]:
+    """What a call returns, and the seconds and CPU seconds that this process takes for it."""
+    started, cpu = time.perf_counter(), time.process_time()
+    result = work()
+    return result, time.perf_counter() - started, time.process_time() - cpu
 
 
 def by_turns(runs: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, float]:
@@ -88,8 +108,17 @@ def peak_rss() -> int:
 
 def memory_status(name: str) -> int:
     """A value of this process's `/proc/self/status`, in bytes."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return 1024 * int(next(line for line in lines if line.startswith(f"{name}:")).split()[1])
+    return 1024 * _proc_value("status", name)
+
+
+def bytes_read(name: str) -> int:
+    """Bytes that this process has read: `rchar` by system calls, so without mapped files; `read_bytes` from disk."""
+    return _proc_value("io", name)
+
+
+def _proc_value(file: str, name: str) -> int:
+    lines = Path(f"/proc/self/{file}").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith(f"{name}:")).split()[1])
 
 
 def can_limit_memory() -> bool:

@@ -8,7 +8,6 @@ pictures, by its average precision on others. Then stored vectors are scored ane
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -18,9 +17,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.annotate import annotate, make
-from benchmarks.common.clustered import GROUPS, Clustered
-from benchmarks.common.process import in_new_process, peak_rss, seconds_of
+from benchmarks.annotate import Hashed, annotate
+from benchmarks.common.clustered import GROUPS, Clustered, index_rows
+from benchmarks.common.process import in_new_process, peak_rss, seconds_of, spent
 from benchmarks.common.report import Report, run
 from index.collection import Collection
 from index.collection.live_rows import LiveRows
@@ -116,12 +115,11 @@ def rescore(location: str, examples: str) -> dict[str, float]:
     """Seconds to score all rows anew, to the live version; of these, seconds to train the head and in the head; and
     seconds of CPU time.
     """
-    spent = dict.fromkeys(("train", "score"), 0.0)
+    parts = dict.fromkeys(("train", "score"), 0.0)
 
     def timed(name: str, work: Callable[..., Any], *arguments: Any) -> Any:
-        started = time.perf_counter()
-        result = work(*arguments)
-        spent[name] += time.perf_counter() - started
+        result, seconds, _ = spent(partial(work, *arguments))
+        parts[name] += seconds
         return result
 
     def recipe(*arguments: Any) -> Recipe:
@@ -134,9 +132,8 @@ def rescore(location: str, examples: str) -> dict[str, float]:
         return replace(made, make=make_timed, learn=partial(timed, "train", made.learn))
 
     spec = AnnotationSpec(name="like", examples=(examples,))
-    before = time.process_time()
-    seconds = seconds_of(lambda: annotate(location, spec, recipe))
-    return {"all": seconds, "cpu": time.process_time() - before, **spent, "peak": peak_rss()}
+    _, seconds, cpu = spent(partial(annotate, location, spec, recipe))
+    return {"all": seconds, "cpu": cpu, **parts, "peak": peak_rss()}
 
 
 def read_vectors(location: str) -> float:
@@ -153,7 +150,7 @@ def read_vectors(location: str) -> float:
 
 def million(folder: Path, rows: int, report: Report) -> None:
     location, examples = str(folder / "million"), folder / "examples.jsonl"
-    in_new_process(make, location, rows)
+    in_new_process(index_rows, location, range(rows), Hashed())
     for count in (20, 21):  # the second time, all rows have the column already
         write_examples(examples, count)
         seconds = in_new_process(rescore, location, str(examples))

@@ -14,23 +14,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from benchmarks.common.clustered import Clustered, add_rows
+from benchmarks.common.clustered import Clustered, index_rows
 from benchmarks.common.process import in_new_process, likeness
 from benchmarks.common.report import Report, run
 from benchmarks.index.recall import exact, recall
-from index.builder.build_index import build_index
 from index.collection import Collection
 from index.collection.annotations import Annotation, annotation_log
 from index.collection.rows import vectors_of
 
 _K, _SAMPLE = 10, 2_000
-
-
-def make(location: str, rows: range) -> None:
-    """A collection of clustered vectors, with an index."""
-    collection = Collection.create_or_open(location)
-    add_rows(collection, Clustered(), rows)
-    build_index(collection)
 
 
 def matches(location: str, name: str) -> pa.Table:
@@ -72,8 +64,8 @@ def written_once(location: str, rows: int) -> float:
 def main(report: Report, folder: Path, options: Any) -> None:
     rows = 100_000 if options.quick else options.rows
     own, other = str(folder / "own"), str(folder / "other")
-    in_new_process(make, other, range(rows))
-    in_new_process(make, own, range(rows, 2 * rows))
+    in_new_process(index_rows, other, range(rows))
+    in_new_process(index_rows, own, range(rows, 2 * rows))
     matched = likeness("match", own, other, "--name", "seen")
     written = likeness("match", own, other, "--name", "seen", "--to", str(folder / "pairs.parquet"))
     figures = {

@@ -6,7 +6,6 @@ whole, with reading the index and publishing the columns; then 1% of the rows ar
 
 from __future__ import annotations
 
-import resource
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from benchmarks.common.clustered import BLOCK, DIM, Clustered, Rows, Vectors, add_rows
-from benchmarks.common.process import Command, in_new_process, likeness, seconds_of
+from benchmarks.common.process import in_new_process, likeness, seconds_of
 from benchmarks.common.report import Figure, Report, run
 from benchmarks.index.upkeep import build
 from index.analysis.select import Selection
@@ -60,14 +59,6 @@ class Copied(Clustered):
             yield from zip((number * BLOCK + here).tolist(), originals[here].tolist(), strict=True)
 
 
-def measured(*arguments: str) -> tuple[Command, float]:
-    """A command, and the seconds of CPU that it took."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    command = likeness("select", *arguments)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return command, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-
-
 def share_of_pairs(location: str, data: Copied, rows: int) -> float:
     """The share of planted pairs of which not both images are kept."""
     segments = Searcher.open(Collection.open(location)).segments
@@ -102,7 +93,7 @@ def main(report: Report, folder: Path, options: Any) -> None:
         "select 1,000": ("-n", "1000", "--name", "few"),
         "select 10,000": ("-n", "10000", "--name", "many"),
     }
-    first = {name: measured(location, *arguments) for name, arguments in jobs.items()}
+    first = {name: likeness("select", location, *arguments) for name, arguments in jobs.items()}
     pairs = in_new_process(share_of_pairs, location, data, rows)
     radius = in_new_process(radius_ratio, location)
     deletes = np.random.default_rng(0).choice(rows, rows // 200, replace=False).tolist()
@@ -112,29 +103,29 @@ def main(report: Report, folder: Path, options: Any) -> None:
         "select 1,000": ("-n", "1010", "--name", "few", "--continue"),
         "select 10,000": ("-n", "10100", "--name", "many", "--continue"),
     }
-    again = {name: measured(location, *arguments) for name, arguments in jobs.items()}
+    again = {name: likeness("select", location, *arguments) for name, arguments in jobs.items()}
     report.values(
         "index", {"rows": rows, "s to build": built.seconds, "s to update": updated, "kind": built.manifest.kind}
     )
     table: list[dict[str, Figure]] = []
-    for name, (command, cpu) in first.items():
-        later, later_cpu = again[name]
+    for name, command in first.items():
+        later = again[name]
         table.append(
             {
                 "command": name,
                 "s": command.seconds,
-                "CPU s": cpu,
+                "CPU s": command.cpu_s,
                 "MiB beside mapped files": command.anonymous_mib,
                 "after 1%: s": later.seconds,
-                "after 1%: CPU s": later_cpu,
-                "after 1%: ÷ first": later_cpu / cpu,
+                "after 1%: CPU s": later.cpu_s,
+                "after 1%: ÷ first": later.cpu_s / command.cpu_s,
             }
         )
         report.keep(f"{name} printed", [command.printed, later.printed])
         report.at_most(f"{name}: s", command.seconds, 300)
         report.at_most(f"{name}: MiB beside mapped files", max(command.anonymous_mib, later.anonymous_mib), 1_430)
         if not options.quick:
-            report.at_most(f"{name}: CPU after 1% ÷ first", later_cpu / cpu, 0.05)
+            report.at_most(f"{name}: CPU after 1% ÷ first", later.cpu_s / command.cpu_s, 0.05)
     report.table("likeness select", table)
     report.at_least("share of the pairs above the cut", pairs, 0.99)
     report.at_most("radius ÷ exact greedy's, 20,000 rows", radius, 1.05)

@@ -10,7 +10,6 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,22 +24,14 @@ _USUAL_S = 15.0
 """How long usual pictures are uploaded alone, and at least together with hostile ones."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Siege:
-    """Searches by hostile pictures, by usual ones `before` and `during` these, and samples of memory in MiB."""
-
-    hostile: Sequence[TimedSearch]
-    before: Sequence[TimedSearch]
-    during: Sequence[TimedSearch]
-    mib: Sequence[float]
-
-
-def besiege(server: Server, hostile: Mapping[str, bytes], usual: Path, rest_s: float) -> Siege:
-    """Upload usual pictures alone, then all hostile ones at the same time in addition, then rest."""
+def besiege(server: Server, hostile: Mapping[str, bytes], usual: Path, rest_s: float, report: Report) -> None:
+    """Upload usual pictures alone, then all hostile ones at the same time in addition, then rest. Adds the tables, and
+    the bars for what hostile pictures may cost others.
+    """
     before = closed_loop(server.url, usual, clients=1, seconds=_USUAL_S)
     memory, stop, started = [server.resident_mib()], threading.Event(), time.perf_counter()
     with ThreadPoolExecutor(len(hostile) + 1) as pool:
-        during = pool.submit(closed_loop, server.url, usual, clients=1, stop=stop)
+        loop = pool.submit(closed_loop, server.url, usual, clients=1, stop=stop)
         sent = [pool.submit(search_once, server.url, name, search_form(name, data)) for name, data in hostile.items()]
         while not all(each.done() for each in sent) or time.perf_counter() - started < _USUAL_S:
             memory.append(server.resident_mib())
@@ -48,15 +39,8 @@ def besiege(server: Server, hostile: Mapping[str, bytes], usual: Path, rest_s: f
         stop.set()
     time.sleep(rest_s)
     memory.append(server.resident_mib())
-    return Siege(hostile=[each.result() for each in sent], before=before, during=during.result(), mib=memory)
-
-
-def judge_siege(siege: Siege, report: Report) -> None:
-    """Add the tables, and the bars for what hostile pictures may cost others."""
-    kinds = Counter(f"{each.status} {_reason(each)}".strip() for each in siege.hostile)
-    slowest = max(each.seconds for each in siege.hostile)
-    report.values("answers to hostile pictures", kinds)
-    usual = {"before": siege.before, "during": siege.during}
+    answers, during = [each.result() for each in sent], loop.result()
+    report.values("answers to hostile pictures", Counter(f"{each.status} {_reason(each)}".strip() for each in answers))
     report.table(
         "usual pictures",
         [
@@ -67,16 +51,14 @@ def judge_siege(siege: Siege, report: Report) -> None:
                 "p50 ms": latency_ms(searches, 50),
                 "p99 ms": latency_ms(searches, 99),
             }
-            for name, searches in usual.items()
+            for name, searches in (("before", before), ("during", during))
         ],
     )
-    memory = {"before": siege.mib[0], "peak": max(siege.mib), "after": siege.mib[-1]}
-    report.table("MiB, server and workers", [memory])
-    report.at_most("slowest answer, s", slowest, 15)
-    report.at_most("usual pictures that were refused", _count_refused(siege.during), 0)
-    share = latency_ms(siege.during, 99) / latency_ms(siege.before, 99)
-    report.at_most("p99 of usual pictures ÷ before", share, 3)
-    report.at_most("MiB at the end − before", memory["after"] - memory["before"], 1024)
+    report.table("MiB, server and workers", [{"before": memory[0], "peak": max(memory), "after": memory[-1]}])
+    report.at_most("slowest answer, s", max(each.seconds for each in answers), 15)
+    report.at_most("usual pictures that were refused", _count_refused(during), 0)
+    report.at_most("p99 of usual pictures ÷ before", latency_ms(during, 99) / latency_ms(before, 99), 3)
+    report.at_most("MiB at the end − before", memory[-1] - memory[0], 1024)
 
 
 def _reason(search: TimedSearch) -> str:
@@ -96,8 +78,8 @@ def main(report: Report, folder: Path, options: Any) -> None:
     for title, arguments in servers.items():
         with serving(location, folder / f"{title}.log", *arguments, embedding_cache_bytes=0) as server:
             for kind, pictures in sets.items():
-                siege = besiege(server, pictures, usual, 10.0 if options.quick else 60.0)
-                judge_siege(siege, report.about(f"{title}, {kind}"))
+                about = report.about(f"{title}, {kind}")
+                besiege(server, pictures, usual, 10.0 if options.quick else 60.0, about)
 
 
 if __name__ == "__main__":

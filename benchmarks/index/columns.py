@@ -14,11 +14,10 @@ import numpy as np
 from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_mutual_info_score
 
-from benchmarks.common.clustered import DIM, Clustered, add_rows
+from benchmarks.common.clustered import DIM, index_rows
 from benchmarks.common.process import in_new_process, likeness
 from benchmarks.common.report import Figure, Report, run
 from index.analysis.clusters import cluster
-from index.builder.build_index import build_index
 from index.collection import Collection
 from index.search import Searcher
 from jobs.demo.collection import make_demo_collection
@@ -26,13 +25,8 @@ from jobs.demo.collection import make_demo_collection
 _ROWS, _QUICK_ROWS = 1_000_000, 100_000
 _SAMPLE = 500  # rows whose values are compared with brute force
 _SEEDS = 10  # of scikit-learn
+_COLUMNS = (("outlier", 10), ("unique", 1))
 _KINDS = {"outlier": ("--outlier",), "unique": ("--uniqueness",), "kind": ("--clusters", "auto")}
-
-
-def add(location: str, start: int, stop: int) -> None:
-    collection = Collection.create_or_open(location)
-    add_rows(collection, Clustered(), range(start, stop))
-    build_index(collection)
 
 
 def errors(location: str) -> tuple[float, float]:
@@ -46,9 +40,6 @@ def errors(location: str) -> tuple[float, float]:
     rows = segments.rows(positions, ["outlier", "unique"])
     far = [np.abs(1 - best[:, :k].mean(axis=1) - [row[name] for row in rows]) > 2e-4 for name, k in _COLUMNS]
     return float(far[0].mean()), float(far[1].mean())
-
-
-_COLUMNS = (("outlier", 10), ("unique", 1))
 
 
 def sizes(location: str) -> tuple[int, float, float]:
@@ -82,11 +73,11 @@ def main(report: Report, folder: Path, options: Any) -> None:
     rows, location = _QUICK_ROWS if options.quick else options.rows, str(folder / "c")
     agreement(folder / "demo", report.about("demo"))
     about = report.about(f"{rows:,} × {DIM}")
-    in_new_process(add, location, 0, rows)
+    in_new_process(index_rows, location, range(rows))
     table: list[dict[str, Figure]] = []
     for when in ("first", "nothing new", "1% new"):
         if when == "1% new":
-            in_new_process(add, location, rows, rows + rows // 100)
+            in_new_process(index_rows, location, range(rows, rows + rows // 100))
         for name, flags in _KINDS.items():
             done = likeness("annotate", location, "--name", name, *flags)
             table.append({"column": name, "": when, "s": done.seconds, "MiB without mapped files": done.anonymous_mib})

@@ -1,37 +1,30 @@
-"""The tables and bars of `benchmarks.index`."""
+"""The tables and bars of `benchmarks.index` about queries."""
 
+from __future__ import annotations
+
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
+from itertools import product
 
+import faiss
+import numpy as np
+
+from benchmarks.common.clustered import GROUPS, Clustered, Vectors
+from benchmarks.common.process import CORES, spent
 from benchmarks.common.report import Figure, Report
 from benchmarks.index.race import Standing
-from benchmarks.index.rivals import Hnsw, Ours, Svs, Usearch
-from benchmarks.index.upkeep import Built, Filtered, KindFigures, Updates
-from index.collection.records import VersionManifest
+from benchmarks.index.recall import exact, recall
+from benchmarks.index.rivals import Contestant, Hnsw, Ours, Svs, Usearch
+from benchmarks.index.upkeep import rows_found
+from index.queries import QueryKind
+from index.search import Searcher
 
+_K, _FRESH = 10, 1_000
+_SHARES = (0.5, 0.1, 0.01, 0.001)
 
-@dataclass(frozen=True, kw_only=True)
-class Costs:
-    """Costs of an index."""
-
-    build_s: float
-    build_cpu_s: float
-    bytes_per_vector: float
-
-
-def report_choice(report: Report, manifest: VersionManifest, whole: float, around: float) -> None:
-    """The set's intrinsic dimensions, overall and around a vector, and the index that Likeness chose for it."""
-    report.table(
-        "vectors of 512 dimensions, and the index that Likeness chose",
-        [
-            {
-                "dimensions by the covariance": whole,
-                "around a vector": around,
-                "factory": manifest.segments[0].factory,
-                "held-out recall@10": manifest.recall["10"],
-            }
-        ],
-    )
+Costs = Mapping[str, float]
+"""Of an index: `build_s`, `build_cpu_s` and `bytes_per_vector`."""
 
 
 def report_standings(report: Report, standings: Sequence[Standing], costs: Mapping[str, Costs], at_size: bool) -> None:
@@ -42,7 +35,7 @@ def report_standings(report: Report, standings: Sequence[Standing], costs: Mappi
     )
     report.table(
         "seconds to train and add on all cores, CPU seconds (ours: of the whole build), bytes of a vector in memory",
-        [{"": name, **vars(cost)} for name, cost in costs.items()],
+        [{"": name, **cost} for name, cost in costs.items()],
     )
     by_name = {each.name: each for each in standings}
     ours, mine = by_name[Ours.name], costs[Ours.name]
@@ -53,98 +46,84 @@ def report_standings(report: Report, standings: Sequence[Standing], costs: Mappi
         if rival := by_name.get(kind.name):
             speedup = ours.queries_per_second / rival.queries_per_second
             report.at_least(f"queries/s ÷ {rival.name}'s", speedup, bar)
-            report.at_least(f"{rival.name}'s build ÷ ours", costs[rival.name].build_s / mine.build_s, 10)
+            report.at_least(f"{rival.name}'s build ÷ ours", costs[rival.name]["build_s"] / mine["build_s"], 10)
     report.at_most(f"p50 ÷ {Hnsw.name}'s", ours.p50_ms / by_name[Hnsw.name].p50_ms, 1)
-    report.at_most("bytes per vector in memory", mine.bytes_per_vector, 640)
-    if svs := _svs(standings):
-        _report_cpu(report, "images", standings, 1.1)
+    report.at_most("bytes per vector in memory", mine["bytes_per_vector"], 640)
+    if svs := _report_cpu(report, "images", standings, 1.1):
         report.at_most(f"p50 ÷ {svs.name}'s", ours.p50_ms / svs.p50_ms, 1.5)
-        report.at_most(f"CPU of the whole build ÷ {svs.name}'s", mine.build_cpu_s / costs[svs.name].build_cpu_s, 0.6)
+        share = mine["build_cpu_s"] / costs[svs.name]["build_cpu_s"]
+        report.at_most(f"CPU of the whole build ÷ {svs.name}'s", share, 0.6)
 
 
 def report_texts(report: Report, standings: Sequence[Standing], at_size: bool) -> None:
     """Results with words."""
     report.table("words: recall@10 ≥ 0.98", [_standing(each) for each in standings])
-    if at_size and _svs(standings):
+    if at_size:
         _report_cpu(report, "words", standings, 1)
 
 
-def report_build(report: Report, built: Built, confined: Built | None, seconds: float, at_size: bool) -> None:
-    """Costs of a build; `confined` is one with a hard limit on memory. `seconds` are for training and adding only, from
-    disk to disk.
+def report_kinds(
+    report: Report,
+    searcher: Searcher,
+    rivals: Sequence[tuple[Contestant, Standing]],
+    data: Clustered,
+    vectors: Vectors,
+) -> None:
+    """Recall of fresh queries by kind, which tuning has not seen: ours with the manifest's widths, rivals with their
+    parameters for images.
     """
-    report.values(
-        "seconds to build on all cores",
-        {
-            "train, add and write, from vectors on disk": seconds,
-            "complete, from Parquet to a tuned, measured, checksummed version": built.seconds,
-            "CPU seconds of the complete build": built.cpu_seconds,
-            "complete, limited to 1.35 GB beyond the index": confined.seconds if confined else None,
-        },
-    )
-    if at_size:
-        # Linux keeps mapped pages of files in memory until it needs the space, so a limit makes this smaller.
-        beyond = (confined or built).peak_rss - built.manifest.memory
-        report.at_most("GB to build beyond the index", beyond / 1e9, 1.5)
-
-
-def report_kinds(report: Report, kinds: Sequence[KindFigures], rivals: Mapping[str, Mapping[str, float]]) -> None:
-    """Recall of fresh queries by kind: ours with the manifest's widths, rivals with their parameters for images."""
-    report.table("kinds of query, in batches on one thread", [vars(each) for each in kinds])
-    ours = {each.kind: each.recall for each in kinds}
-    recalls: Mapping[str, Mapping[str, Figure]] = {Ours.name: ours, **rivals}
+    segments, table, recalls = searcher.segments, list[dict[str, Figure]](), defaultdict[str, dict[str, Figure]](dict)
+    for kind, record in searcher.manifest.kinds.items():
+        queries, target = data.kind(kind, _FRESH), searcher.manifest.settings.target_of(kind)
+        truth = exact(queries, vectors, _K)[1]
+        faiss.omp_set_num_threads(1)
+        search = partial(segments.search, queries, _K, width=record.width)
+        search()
+        hits, _, cpu = spent(search)
+        faiss.omp_set_num_threads(CORES)
+        reached = recall(segments.ids(hits.positions.ravel()).astype(np.int64).reshape(hits.positions.shape), truth)
+        figures = {"recall": reached, "manifest": record.recall, "target": target, "width": record.width}
+        table.append({"kind": kind, **figures, "cpu_us": cpu / _FRESH * 1e6})
+        recalls[Ours.name][kind] = reached
+        for rival, standing in rivals:
+            rival.set(standing.point.parameters)
+            recalls[rival.name][kind] = recall(rival.search(queries, _K, CORES), truth)
+        report.at_least(f"recall@10 of fresh queries of kind {kind}", reached, target)
+        report.at_most(f"manifest's error for {kind}", abs(reached - record.recall), 0.005)
+    report.table("kinds of query, in batches on one thread", table)
     report.table(
         "recall@10 by kind of query, rivals with their parameters for images",
         [{"": name, **each} for name, each in recalls.items()],
     )
-    for each in kinds:
-        report.at_least(f"recall@10 of fresh queries of kind {each.kind}", each.recall, each.target)
-        report.at_most(f"manifest's error for {each.kind}", abs(each.recall - each.manifest), 0.005)
 
 
-def report_filters(report: Report, filters: Sequence[Filtered]) -> None:
-    """Recall of filtered searches."""
-    report.table("filtered at random (bucket) and by content (cluster)", [vars(each) for each in filters])
-    for each in filters:
-        report.at_least(f"recall@10 for {each.kind} filtered to {each.share:.1%} by {each.column}", each.recall, 0.98)
+def report_filters(
+    report: Report, searcher: Searcher, data: Clustered, vectors: Vectors, queries: Mapping[QueryKind, Vectors]
+) -> None:
+    """Recall of searches among those rows whose value of a column, from 0 to 999, is small."""
+    table = list[dict[str, Figure]]()
+    columns = {"bucket": data.buckets(len(vectors)), "cluster": data.clusters(len(vectors))}
+    for (kind, batch), (column, values), share in product(queries.items(), columns.items(), _SHARES):
+        width = round(share * GROUPS)
+        passes = np.flatnonzero(values < width)
+        truth = passes[exact(batch, vectors[passes], _K)[1]]
+        reached = recall(rows_found(searcher, batch, {column: {"$lt": width}}, kind), truth)
+        table.append({"kind": kind, "column": column, "share": share, "rows": len(passes), "recall": reached})
+        report.at_least(f"recall@10 for {kind} filtered to {share:.1%} by {column}", reached, 0.98)
+    report.table("filtered at random (bucket) and by content (cluster)", table)
 
 
-def report_updates(report: Report, updates: Updates, built: Built, at_size: bool) -> None:
-    """Cost of updates, and recall after them."""
-    report.table(
-        f"updates of 1% added and 1% deleted, build_index alone; recall@10 after the last {updates.recall:.4f}, "
-        f"segments {updates.segments}",
-        [
-            {
-                "update": number,
-                "seconds": seconds,
-                "% of the whole build": 100 * seconds / built.seconds,
-                "CPU seconds": cpu,
-                "% of the whole build's": 100 * cpu / built.cpu_seconds,
-            }
-            for number, (seconds, cpu) in enumerate(zip(updates.seconds, updates.cpu_seconds, strict=True), start=1)
-        ],
-    )
-    report.at_least(f"recall@10 after {len(updates.seconds)} updates", updates.recall, 0.985)
-    if at_size:
-        mean = sum(updates.cpu_seconds) / len(updates.cpu_seconds)
-        report.at_most("CPU of an update, on average ÷ whole build", mean / built.cpu_seconds, 0.04)
-        report.at_most("slowest update ÷ whole build", max(updates.seconds) / built.seconds, 0.05)
-
-
-def _svs(standings: Sequence[Standing]) -> Standing | None:
-    """The strongest rival, if it takes part."""
-    return next((each for each in standings if each.name.startswith(Svs.maker)), None)
-
-
-def _report_cpu(report: Report, what: str, standings: Sequence[Standing], bar: float) -> None:
-    """Bars for our CPU time, as built and swept, ÷ the strongest rival's: 0 if the rival never reaches the recall."""
-    ours, swept, svs = standings[0], standings[1], _svs(standings)
-    assert svs is not None
-    for each in (ours, swept):
-        share = each.point.cpu_us / svs.point.cpu_us if svs.reached else 0.0
-        short = "" if svs.reached else f", which stays at {svs.point.recall:.3f}"
-        report.at_most(f"CPU for {what}: {each.name} ÷ {svs.name}{short}", share, bar)
+def _report_cpu(report: Report, what: str, standings: Sequence[Standing], bar: float) -> Standing | None:
+    """Bars for our CPU time, as built and swept, ÷ the strongest rival's: 0 if the rival never reaches the recall.
+    Returns the rival, if it takes part.
+    """
+    svs = next((each for each in standings if each.name.startswith(Svs.maker)), None)
+    if svs is not None:
+        for each in standings[:2]:
+            share = each.point.cpu_us / svs.point.cpu_us if svs.reached else 0.0
+            short = "" if svs.reached else f", which stays at {svs.point.recall:.3f}"
+            report.at_most(f"CPU for {what}: {each.name} ÷ {svs.name}{short}", share, bar)
+    return svs
 
 
 def _standing(standing: Standing) -> dict[str, Figure]:

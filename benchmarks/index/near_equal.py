@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import faiss
 import numpy as np
 
 from benchmarks.common.clustered import BLOCK, DIM, Clustered, Rows, Vectors, add_rows
-from benchmarks.common.process import CORES, in_new_process
+from benchmarks.common.process import CORES, in_new_process, seconds_of
 from benchmarks.common.report import Report
+from benchmarks.index.recall import exact
 from benchmarks.index.upkeep import build
 from index.builder.recall import recall
 from index.collection import Collection
@@ -41,25 +42,18 @@ class Crowded(Clustered):
 
 def measure_crowd(rows: int, share: float, settings: IndexSettings, folder: Path, report: Report) -> None:
     """Kind, memory and latency of an index; and its recall amid the near-equal rows and beside them."""
-    data = Crowded(share=share)
-    collection = Collection.create_or_open(str(folder))
+    data, collection = Crowded(share=share), Collection.create_or_open(str(folder))
     add_rows(collection, data, range(rows))
     built = in_new_process(build, collection.location, settings, data)
-    searcher, manifest = Searcher.open(collection), built.manifest
-    queries = data.queries(_QUERIES)
+    searcher, manifest, queries = Searcher.open(collection), built.manifest, data.queries(_QUERIES)
     faiss.omp_set_num_threads(1)
-    searcher.search(queries, _K, kind="image")
-    seconds = []
-    for query in queries[:_SINGLES]:
-        started = time.perf_counter()
-        searcher.search(query[np.newaxis], _K, kind="image")
-        seconds.append(time.perf_counter() - started)
+    search = partial(searcher.search, k=_K, kind="image")
+    search(queries)
+    seconds = [seconds_of(partial(search, query[np.newaxis])) for query in queries[:_SINGLES]]
     faiss.omp_set_num_threads(CORES)
-    exact = faiss.knn(queries, data.array(rows), _K, metric=faiss.METRIC_INNER_PRODUCT)[0]
-    matches = searcher.search(queries, _K, kind="image")
-    found = np.array([[match.score for match in each] for each in matches], np.float32)
-    reached = recall(found, exact, _K)
-    alone = exact[:, -1] < 0.99  # the others are for the picture
+    best = exact(queries, data.array(rows), _K)[0]
+    reached = recall(np.array([[match.score for match in each] for each in search(queries)], np.float32), best, _K)
+    alone = best[:, -1] < 0.99  # the others are for the picture
     report.values(
         f"{share:.0%} of the rows nearly alike",
         {

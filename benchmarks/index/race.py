@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -10,7 +9,7 @@ from functools import partial
 import numpy as np
 
 from benchmarks.common.clustered import Rows, Vectors
-from benchmarks.common.process import CORES, seconds_of
+from benchmarks.common.process import CORES, seconds_of, spent
 from benchmarks.index.recall import recall
 from benchmarks.index.rivals import Contestant, Parameters
 
@@ -71,7 +70,7 @@ class Race:
                 max(rate, self._rate(contestant, point))
                 for rate, contestant, point in zip(rates, contestants, points, strict=True)
             ]
-        milliseconds = self._latencies(contestants, points)
+        figures = zip(contestants, curves, points, rates, self._latencies(contestants, points), strict=True)
         return [
             Standing(
                 name=contestant.name,
@@ -79,20 +78,16 @@ class Race:
                 point=point,
                 reached=point.recall >= self.target,
                 queries_per_second=rate,
-                p50_ms=float(np.median(mine)),
+                p50_ms=float(np.median(milliseconds)),
             )
-            for contestant, curve, point, rate, mine in zip(
-                contestants, curves, points, rates, milliseconds, strict=True
-            )
+            for contestant, curve, point, rate, milliseconds in figures
         ]
 
     def measure(self, contestant: Contestant, parameters: Parameters) -> Point:
         """One batch."""
         contestant.set(parameters)
-        started = time.process_time()
-        found = contestant.search(self.queries, _K, 1)
-        cpu_us = (time.process_time() - started) / len(self.queries) * 1e6
-        return Point(parameters=parameters, recall=recall(found, self.truth), cpu_us=cpu_us)
+        found, _, cpu = spent(partial(contestant.search, self.queries, _K, 1))
+        return Point(parameters=parameters, recall=recall(found, self.truth), cpu_us=cpu / len(self.queries) * 1e6)
 
     def _rate(self, contestant: Contestant, point: Point) -> float:
         """Queries per second of a batch on all cores."""

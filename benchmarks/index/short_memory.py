@@ -18,11 +18,10 @@ from typing import Any
 import faiss
 import numpy as np
 
-from benchmarks.common.clustered import BLOCK, MODEL, Clustered, Rows, Vectors, add_rows
-from benchmarks.common.process import can_limit_memory, in_new_process, limited_memory, seconds_of
+from benchmarks.common.clustered import BLOCK, MODEL, Clustered, Rows, Vectors, index_rows
+from benchmarks.common.process import bytes_read, can_limit_memory, in_new_process, limited_memory, seconds_of
 from benchmarks.common.report import Report, run
 from benchmarks.index.recall import exact, recall
-from index.builder.build_index import build_index
 from index.collection import Collection
 from index.collection.layout import SEGMENTS
 from index.collection.records import IndexSettings
@@ -65,10 +64,8 @@ def main(report: Report, folder: Path, options: Any) -> None:
 
 def make(location: str, rows: int, segments: int) -> int:
     """Build an index; returns the bytes that a server maps."""
-    collection = Collection.create_or_open(location)
-    model = MODEL.model_copy(update={"dim": _DIM})
-    add_rows(collection, Clustered(), range(rows), model=model)
-    manifest = build_index(collection, IndexSettings(latency_ms=_LATENCY_MS, segment_rows=-(-rows // segments)))
+    settings = IndexSettings(latency_ms=_LATENCY_MS, segment_rows=-(-rows // segments))
+    manifest = index_rows(location, range(rows), settings=settings, model=MODEL.model_copy(update={"dim": _DIM}))
     return sum(file.size for segment in manifest.segments for file in segment.files.values())
 
 
@@ -81,10 +78,10 @@ def search(location: str, queries: Vectors, truth: Rows, limit: int | None) -> S
         _load_or_drop(Path(location) / SEGMENTS, load=limit is None)
         for number, query in enumerate(queries):
             if number == len(queries) // 2:
-                read = _bytes_read()
+                read = bytes_read("read_bytes")
             asked = partial(searcher.search, query[np.newaxis], _K, kind="image")
             seconds.append(seconds_of(lambda: ids.append([int(match.image_id) for match in asked()[0]])))  # noqa: B023
-        read = _bytes_read() - read
+        read = bytes_read("read_bytes") - read
     late = seconds[len(queries) // 2 :]
     return Searched(
         p50_ms=float(np.median(late)) * 1e3, recall=recall(np.array(ids), truth), reads=read / _PAGE / len(late)
@@ -100,11 +97,6 @@ def _load_or_drop(folder: Path, *, load: bool) -> None:
             else:
                 os.fsync(file.fileno())
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-
-
-def _bytes_read() -> int:
-    lines = Path("/proc/self/io").read_text().splitlines()
-    return int(next(line for line in lines if line.startswith("read_bytes:")).split()[1])
 
 
 def judge(report: Report, found: dict[int, list[Searched]]) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import random
 import sqlite3
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -21,13 +20,13 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.common.clustered import BLOCK, MODEL, Clustered
-from benchmarks.common.process import in_new_process, seconds_of
+from benchmarks.common.process import in_new_process, seconds_of, spent
 from benchmarks.common.report import Figure, Report, run
 from index.builder.build_index import build_index
 from index.collection import Collection
 from index.collection.annotations import annotation_log
 from index.collection.layout import WORDS
-from index.collection.records import IndexSettings, VersionManifest
+from index.collection.records import IndexSettings
 from index.filters.filter import Filter
 from index.search import Searcher
 from index.segments.segmented_index import SegmentedIndex
@@ -77,23 +76,21 @@ def add_rows(collection: Collection, rows: range, deletes: range = range(0)) -> 
     log.add_run("memory:", _MODEL.model_copy(update={"id": "written", "fingerprint": "1" * 64}), tables("written"))
 
 
-def build(location: str, settings: IndexSettings | None = None) -> tuple[VersionManifest, float, float]:
-    """The version, and the seconds and CPU seconds that it took."""
-    started, cpu = time.perf_counter(), time.process_time()
-    manifest = build_index(Collection.open(location), settings)
-    return manifest, time.perf_counter() - started, time.process_time() - cpu
+def build(location: str, settings: IndexSettings | None = None) -> tuple[float, float]:
+    """Seconds and CPU seconds."""
+    return spent(lambda: build_index(Collection.open(location), settings))[1:]
 
 
 def report_builds(report: Report, collection: Collection, rows: int, updates: int) -> None:
     """Builds and updates without words and with them, which the collection ends with."""
     figures, share, first = dict[str, tuple[float, float]](), rows // 100, rows
     for name, words in (("without words", ()), ("with words", None)):
-        figures[f"build {name}"] = in_new_process(build, collection.location, IndexSettings(words=words))[1:]
+        figures[f"build {name}"] = in_new_process(build, collection.location, IndexSettings(words=words))
         taken = []
         for _ in range(updates):
             add_rows(collection, range(first, first + share), range(first - rows, first - rows + share))
             first += share
-            taken.append(in_new_process(build, collection.location)[1:])
+            taken.append(in_new_process(build, collection.location))
         seconds, cpu = map(median, zip(*taken, strict=True))
         figures[f"1% + 1% {name}"] = seconds, cpu
     table: list[dict[str, Figure]] = [
@@ -172,13 +169,15 @@ def fts_index(path: Path, rows: int, report: Report) -> sqlite3.Connection:
     connection.executescript("PRAGMA page_size = 16384; PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF")
     connection.execute(_FTS)
     captions = [text for block in texts(vocabulary(), "caption", range(rows)) for text in block]
-    started = time.perf_counter()
-    connection.execute("BEGIN")
-    connection.executemany("INSERT INTO captions(rowid, caption) VALUES (?, ?)", enumerate(captions))
-    connection.execute("COMMIT")
-    connection.execute("INSERT INTO captions(captions) VALUES ('optimize')")
-    connection.execute("VACUUM")
-    seconds = time.perf_counter() - started
+
+    def fill() -> None:
+        connection.execute("BEGIN")
+        connection.executemany("INSERT INTO captions(rowid, caption) VALUES (?, ?)", enumerate(captions))
+        connection.execute("COMMIT")
+        connection.execute("INSERT INTO captions(captions) VALUES ('optimize')")
+        connection.execute("VACUUM")
+
+    seconds = seconds_of(fill)
     size = path.stat().st_size / sum(len(caption) for caption in captions)
     report.values("FTS5 of the captions", {"seconds": seconds, "file ÷ text": size})
     return connection

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import resource
 from collections import defaultdict
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -19,7 +18,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from benchmarks.annotate import embedded, seconds_to_annotate
+from benchmarks.annotate import command_that_annotates, embedded
 from benchmarks.common.report import Figure, Report, run
 from benchmarks.ocr.pictures import DrawnWords, draw_words
 from index.builder.build_index import build_index
@@ -41,14 +40,6 @@ def draw_into(folder: Path, location: str, numbers: Sequence[int]) -> list[Drawn
     uris = [str(folder / name) for name in names]
     build_index(embedded(location, pa.table({"image_id": names, "uri": uris, "content_hash": hashes}), numbers[0]))
     return drawn
-
-
-def cpu_to_annotate(location: str, expected: int) -> float:
-    """CPU seconds of a complete `likeness annotate --ocr` with all its processes."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    seconds_to_annotate(location, "written", ["--ocr"], expected)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def judge(location: str, pictures: Sequence[DrawnWords], report: Report) -> None:
@@ -97,11 +88,13 @@ def main(report: Report, folder: Path, options: Any) -> None:
     location, changed = str(folder / "collection"), range(100_000, 100_000 + count, 100)
     draw = partial(draw_into, folder / "pictures", location)
     pictures = draw(range(count))
-    first = cpu_to_annotate(location, count)
+    first = command_that_annotates(location, "written", ["--ocr"], count).cpu_s
     judge(location, pictures, report)
     judge_search(location, pictures, report)
     draw(changed)
-    some, nothing = cpu_to_annotate(location, len(changed)), cpu_to_annotate(location, 0)
+    some, nothing = (
+        command_that_annotates(location, "written", ["--ocr"], expected).cpu_s for expected in (len(changed), 0)
+    )
     figures = {"all": first, "1% changed": some, "nothing changed": nothing, "each picture": first / count}
     report.values("CPU seconds of a command", figures)
     if not options.quick:  # two processes start for two pictures

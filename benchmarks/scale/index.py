@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import tempfile
-import time
 from collections import defaultdict
 from collections.abc import Sequence
 from functools import partial
@@ -20,7 +19,7 @@ import psutil
 import pyarrow as pa
 
 from benchmarks.common.clustered import DIM, Clustered, Vectors, add_rows
-from benchmarks.common.process import in_new_process, seconds_of
+from benchmarks.common.process import in_new_process, seconds_of, spent
 from benchmarks.index.recall import exact
 from benchmarks.index.upkeep import build
 from benchmarks.scale.costs import Cost
@@ -117,9 +116,7 @@ def _last_pass(location: str) -> tuple[float, float]:
         os.environ["LIKENESS_CACHE_DIR"] = cache  # as on a machine that has not checked them before
         check_s = seconds_of(partial(check_version, collection, manifest))
         segments = open_segments(collection, manifest, Path(cache), verify=False)
-    started = time.process_time()
-    GroundTruth.sample(segments)
-    return time.process_time() - started, check_s
+    return spent(partial(GroundTruth.sample, segments))[2], check_s
 
 
 def _search(location: str) -> tuple[float, float, float]:

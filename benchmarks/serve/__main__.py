@@ -113,11 +113,11 @@ def measure(model: str, rows: int, plan: Plan, pictures: Path, folder: Path) -> 
         bare = Bare(location, model)
         for server in servers.values():
             time_server(pool, server, pictures, _BATCH, 1.0, 1)
-        bare.batches(data, 1.0, _BATCH)
+        bare.loop(data, 1.0, _BATCH)
         bare.loop(data, 1.0)
         for _ in range(plan.rounds):
             rounds[ALONE, 1].append(bare.loop(data, plan.seconds))
-            rounds[BATCHES, _BATCH].append(bare.batches(data, plan.seconds, _BATCH))
+            rounds[BATCHES, _BATCH].append(bare.loop(data, plan.seconds, _BATCH))
             for clients, (name, server) in product(plan.clients, servers.items()):
                 for kind, queries in (("", pictures), (BY_ID, ids))[: 1 if name == ENDPOINT else 2]:
                     result = time_server(pool, server, queries, clients, plan.seconds, plan.turns)

@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -51,24 +52,16 @@ class Bare:
         crops = list(self._decoders.map(self._decode, pictures)) if len(pictures) > 1 else [self._decode(pictures[0])]
         return self._embedder.embed_images(np.stack(crops))
 
-    def loop(self, pictures: Sequence[bytes], seconds: float) -> Round:
-        """Queries one by one."""
+    def loop(self, pictures: Sequence[bytes], seconds: float, size: int = 1) -> Round:
+        """Queries one by one, or so many at a time."""
         cpu, deadline = time.process_time(), time.perf_counter() + seconds
-        latencies: list[float] = []
+        taken, queries = list[float](), cycle(pictures)
         while (started := time.perf_counter()) < deadline:
-            self.search([pictures[len(latencies) % len(pictures)]])
-            latencies.append(time.perf_counter() - started)
-        cpu_ms = (time.process_time() - cpu) / len(latencies) * 1e3
-        return Round(latencies=latencies, queries_per_second=len(latencies) / sum(latencies), cpu_ms=cpu_ms)
-
-    def batches(self, pictures: Sequence[bytes], seconds: float, size: int) -> Round:
-        """Queries a batch at a time."""
-        cpu, started, done = time.process_time(), time.perf_counter(), 0
-        while (taken := time.perf_counter() - started) < seconds:
-            self.search([pictures[number % len(pictures)] for number in range(done, done + size)])
-            done += size
-        cpu_ms = (time.process_time() - cpu) / done * 1e3
-        return Round(latencies=[], queries_per_second=done / taken, cpu_ms=cpu_ms)
+            self.search(list(islice(queries, size)))
+            taken.append(time.perf_counter() - started)
+        done, cpu_s = size * len(taken), time.process_time() - cpu
+        latencies = taken if size == 1 else []
+        return Round(latencies=latencies, queries_per_second=done / sum(taken), cpu_ms=cpu_s / done * 1e3)
 
     def _decode(self, picture: bytes) -> Any:
         return decode_image(picture, self._embedder.crop).pixels

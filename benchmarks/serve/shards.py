@@ -20,9 +20,8 @@ from ray import serve
 
 from api.deployment.searcher import SearcherReplica, by_grpc, open_sharded
 from api.settings import ServeSettings
-from benchmarks.common.clustered import MODEL, Clustered, Vectors, add_rows
+from benchmarks.common.clustered import MODEL, Clustered, Vectors, index_rows
 from benchmarks.common.report import Report, run
-from index.builder.build_index import build_index
 from index.collection import Collection
 from index.collection.records import IndexSettings
 from index.search import VersionSearcher
@@ -34,9 +33,9 @@ _TIMEOUT_S = 60.0
 
 
 def main(report: Report, folder: Path, options: Any) -> None:
-    collection = Collection.create_or_open(str(folder / "collection"))
-    add_rows(collection, Clustered(), range(_ROWS), model=MODEL.model_copy(update={"dim": _DIM}))
-    build_index(collection, IndexSettings(segment_rows=_ROWS // max(_SHARDS)))
+    location, settings = str(folder / "collection"), IndexSettings(segment_rows=_ROWS // max(_SHARDS))
+    index_rows(location, range(_ROWS), settings=settings, model=MODEL.model_copy(update={"dim": _DIM}))
+    collection = Collection.open(location)
     queries = Clustered().queries(_QUICK_QUERIES if options.quick else _QUERIES)[:, :_DIM]
     with ray.init(num_cpus=sum(_SHARDS), include_dashboard=False, log_to_driver=False):
         try:

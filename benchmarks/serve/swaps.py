@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
-from itertools import cycle, islice
+from itertools import cycle, islice, pairwise
 from pathlib import Path
 
 from benchmarks.common.collections import add_version, make_collection
-from benchmarks.common.load import TimedSearch, closed_loop, latency_ms, load
+from benchmarks.common.load import Load, TimedSearch, closed_loop, latency_ms, load
 from benchmarks.common.models import save_small_clip
 from benchmarks.common.report import Report
 from benchmarks.common.servers import Server, serving
@@ -27,15 +25,6 @@ _ROWS = 20_000
 _BETWEEN_SWAPS_S = 1.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class Swapping:
-    """All searches, those before and after the swaps, and those during the swaps."""
-
-    searches: Sequence[TimedSearch]
-    usual: Sequence[TimedSearch]
-    during: Sequence[TimedSearch]
-
-
 def sequence(same_model: Sequence[str], another_model: str) -> list[str]:
     """Twenty versions of one model with one of another model in the middle, so the model changes twice."""
     indexes = list(islice(cycle([*same_model[1:], same_model[0]]), SWAPS))
@@ -44,29 +33,25 @@ def sequence(same_model: Sequence[str], another_model: str) -> list[str]:
 
 def swap_under_load(
     server: Server, collection: Collection, versions: Sequence[str], pictures: Path, *, usual_s: float
-) -> Swapping:
+) -> tuple[Load, dict[str, list[TimedSearch]]]:
     """Promote one version after another while searches come at a third of the server's maximum rate, with `usual_s`
-    seconds without swaps before and after.
+    seconds without swaps before and after. Returns all searches, and those of each phase.
     """
     closed_loop(server.url, pictures, clients=2, seconds=2)
     max_rate = len(closed_loop(server.url, pictures, clients=4, seconds=4)) / 4
     with load(server.url, pictures, max_rate / 3) as running:
-        began = time.monotonic()
+        marks = [time.monotonic()]
         time.sleep(usual_s)
-        swaps = time.monotonic()
+        marks.append(time.monotonic())
         for version in versions:
             promote(collection, version)
-            eventually(partial(_answers, server, version), f"{version} answers", seconds=60)
+            eventually(lambda version=version: server.version() == version, f"{version} answers", seconds=60)  # type: ignore[misc]
             time.sleep(_BETWEEN_SWAPS_S)
-        swapped = time.monotonic()
+        marks.append(time.monotonic())
         time.sleep(usual_s)
-        ended = time.monotonic()
-    usual = [*running.between(began, swaps), *running.between(swapped, ended)]
-    return Swapping(searches=running.searches, usual=usual, during=running.between(swaps, swapped))
-
-
-def _answers(server: Server, version: str) -> bool:
-    return server.version() == version
+        marks.append(time.monotonic())
+    before, during, after = (running.between(start, end) for start, end in pairwise(marks))
+    return running, {"usual": [*before, *after], "during swaps": during}
 
 
 def measure_swaps(servers: Mapping[str, Sequence[str]], pictures: Path, folder: Path, whole: Report) -> None:
@@ -77,8 +62,8 @@ def measure_swaps(servers: Mapping[str, Sequence[str]], pictures: Path, folder: 
     for name, options in servers.items():
         promote(collection, same[0])
         with serving(collection.location, folder / f"{name}.log", *options, **SETTINGS) as server:
-            swapping = swap_under_load(server, collection, sequence(same, other), pictures, usual_s=8.0)
-        report, phases = whole.about(name), {"usual": swapping.usual, "during swaps": swapping.during}
+            running, phases = swap_under_load(server, collection, sequence(same, other), pictures, usual_s=8.0)
+        report = whole.about(name)
         report.table(
             f"{SWAPS} swaps of the index and two of the model under load",
             [
@@ -90,7 +75,7 @@ def measure_swaps(servers: Mapping[str, Sequence[str]], pictures: Path, folder: 
                 for phase, searches in phases.items()
             ],
         )
-        failed = sum(each.status != 200 for each in swapping.searches)
+        failed = sum(each.status != 200 for each in running.searches)
         report.at_most("searches that failed during swaps", failed, 0)
-        share = latency_ms(swapping.during, 99) / latency_ms(swapping.usual, 99)
+        share = latency_ms(phases["during swaps"], 99) / latency_ms(phases["usual"], 99)
         report.at_most("p99 during swaps ÷ the usual", share, 2)

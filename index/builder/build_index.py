@@ -7,8 +7,7 @@ from contextlib import suppress
 from functools import partial
 
 from index.arrays import Vectors
-from index.builder.ground_truth import GroundTruth
-from index.builder.rolled_back import repeated_versions, require_no_repeat
+from index.builder.queries_file import queries_of
 from index.builder.segment import SegmentJob
 from index.builder.version import RunJobs, Texts, VersionBuild
 from index.collection import Collection
@@ -23,6 +22,7 @@ from index.errors import (
     RecallTooLowError,
     RolledBackError,
 )
+from index.versions.repeats import repeated_versions, require_no_repeat
 from index.versions.servable import (
     UNFIT_VERSION,
     is_intact,
@@ -223,7 +223,7 @@ def _known_texts(
         with suppress(FileNotFoundError, DamagedVersionError):
             content = collection.storage.read(version_path(live.version, QUERIES))
             if QUERIES in live.files and hashlib.sha256(content).hexdigest() == live.files[QUERIES].sha256:
-                known = GroundTruth.of_version(live, content).of("text").vectors
+                known = queries_of(live, content).of("text").vectors
                 return known if len(known) else texts()
     return texts()
 

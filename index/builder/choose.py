@@ -29,26 +29,24 @@ def choose(ntotal: int, dim: int, settings: IndexSettings) -> list[Option]:
         return [_requested(settings.factory, ntotal, dim, settings.max_memory)]
     segments = max(1, -(-ntotal // settings.segment_rows))
     rows = -(-ntotal // segments)
-    names = [FLAT, ann_factory(rows, dim, refine=True), ann_factory(rows, dim, refine=False)]
-    memory = [ntotal * dim * _FLOAT, *(segments * _ann_memory(rows, dim, refine=refine) for refine in (True, False))]
-    limit = settings.max_memory
-    scan_ms = ntotal * dim * _FLOAT / SCAN_BYTES_PER_SECOND * 1e3
-    fast = ntotal <= max_exact_rows(settings, dim)
-    fits = [limit is None or size <= limit for size in memory]
-    usable = [fast and fits[0], fits[1], fits[2]]
-    if not any(usable):
+    scan_ms, fast = ntotal * dim * _FLOAT / SCAN_BYTES_PER_SECOND * 1e3, ntotal <= max_exact_rows(settings, dim)
+    scan = f"exact; a scan takes about {scan_ms:.1f} ms, {'within' if fast else 'over'} {settings.latency_ms:g} ms"
+    kinds = [(FLAT, ntotal * dim * _FLOAT, scan)]
+    reasons = {True: "ranked by 8-bit vectors in memory", False: "least memory; ranked by exact vectors from disk"}
+    for refine, why in reasons.items():
+        kinds.append((ann_factory(rows, dim, refine=refine), segments * _ann_memory(rows, dim, refine=refine), why))
+    limit, options = settings.max_memory, list[Option]()
+    for name, memory, why in kinds:
+        fits = limit is None or memory <= limit
+        chosen = fits and (fast or name != FLAT) and not any(option.chosen for option in options)
+        why = why if fits else f"{why}; over --max-memory {limit:,}"
+        options.append(Option(name=name, memory=memory, chosen=chosen, why=why))
+    if not any(option.chosen for option in options):
         raise FactoryError(
             f"no index of {ntotal:,} vectors of {dim} dimensions fits in {limit:,} bytes: the smallest takes "
-            f"{min(memory):,}; raise --max-memory, or name a smaller one with --factory"
+            f"{min(option.memory for option in options):,}; raise --max-memory, or name a smaller one with --factory"
         )
-    chosen = usable.index(True)
-    flat_why = f"exact; a scan takes about {scan_ms:.1f} ms, {'within' if fast else 'over'} {settings.latency_ms:g} ms"
-    reasons = [flat_why, "ranked by 8-bit vectors in memory", "least memory; ranked by exact vectors from disk"]
-    reasons = [why if fit else f"{why}; over --max-memory {limit:,}" for why, fit in zip(reasons, fits, strict=True)]
-    return [
-        Option(name=name, memory=size, chosen=index == chosen, why=why)
-        for index, (name, size, why) in enumerate(zip(names, memory, reasons, strict=True))
-    ]
+    return options
 
 
 def _requested(factory: str, ntotal: int, dim: int, limit: int | None) -> Option:

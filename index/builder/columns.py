@@ -1,4 +1,4 @@
-"""Annotation values of a segment's rows, by position, and their words.
+"""Annotation values of a segment's rows, by position, and the words of these and of its own columns.
 
 Those of the version that is updated are copied, but for the images that later runs of an annotation name: so the cost
 is that of writing the files, and of what has changed.
@@ -6,7 +6,7 @@ is that of writing the files, and of what has changed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,23 +18,45 @@ import pyarrow as pa
 
 from index.arrays import Positions
 from index.builder.segment_change import touched_ids
-from index.builder.words import write_column_words
 from index.collection.annotations import Annotation
 from index.collection.cache.file_cache import first_damage
-from index.collection.layout import ROWS, columns_path, segment_path, version_path, words_path
+from index.collection.layout import ROWS, WORDS, columns_path, segment_path, version_path, words_path
 from index.collection.live_rows import LiveRows, annotation_values
-from index.collection.records import FileRecord, SegmentRecord, VersionManifest
+from index.collection.records import FileRecord, IndexSettings, SegmentRecord, VersionManifest
 from index.collection.rows import in_files, metadata_columns, number_array
 from index.errors import CollectionError
+from index.segments.segment import Segment
 from index.storage import Storage
 from index.storage.arrow_file import read_batches
 from index.storage.scratch import Scratch
 from index.versions.files import store_file
-from index.words.block import BLOCK_ROWS
-from index.words.word_index import WordIndex
+from index.words.block import BLOCK_ROWS, BlockWords
+from index.words.word_index import WordIndex, text_columns, write_words
 
 Values = Iterator[tuple[Positions, pa.Table]]
 """Positions in a segment, ascending, with the values there, part by part."""
+
+KnownBlocks = Mapping[str, Sequence[BlockWords | None]]
+
+
+def write_row_words(segment: Segment, settings: IndexSettings, base: Segment | None) -> None:
+    """Write the words of a segment's own columns into its folder. The first rows are those of `base`."""
+    if settings.words == ():
+        return
+    names = text_columns(segment.schema, settings.words)
+    known: KnownBlocks = {}
+    if base is not None:
+        whole = base.ntotal // BLOCK_ROWS
+        known = {name: blocks[:whole] for name, blocks in base.words.columns.items()}
+    write_words(segment.folder / WORDS, names, segment.batches, known)
+
+
+def write_column_words(path: Path, columns: Path, chosen: Sequence[str], known: KnownBlocks) -> bool:
+    """Write the words of the `chosen` columns in a file of annotations. False, and no file, if none of them has any."""
+    schema, batches = read_batches(pa.memory_map(str(columns)))
+    if names := text_columns(schema, chosen):
+        write_words(path, names, batches, known)
+    return bool(names)
 
 
 def with_columns(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,20 +13,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from index.arrays import Ids, Positions, Scores, Vectors
-from index.builder.queries_file import MAX_PARENTS, RECALL_KS, fixed_lists, require_queries
 from index.builder.recall import drop_own, near_equal_recall, nearer, recall
-from index.collection.layout import QUERIES, version_path
-from index.collection.records import VersionManifest
-from index.errors import DamagedVersionError
 from index.queries import QueryKind
 from index.segments.exact import exact_neighbours
 from index.segments.hits import Hits
 from index.segments.nearest import Part, nearest
 from index.segments.segment import Segment
 from index.segments.segmented_index import SegmentedIndex
-from index.storage.arrow_file import read_batches
 
-QUERY_COUNT = 1_000
+RECALL_KS = (1, 10, 100)
+"""The k for which recall is measured."""
+MAX_PARENTS = 3
+
+_QUERY_COUNT = 1_000
 _WEIGHTS: dict[QueryKind, tuple[float, ...]] = {"mix": (1.0, 1.0), "contrast": (1.0, -0.7, 0.7)}
 _PARENTS: dict[QueryKind, int] = {"image": 1, "mix": 2, "contrast": 3, "text": 0}
 _STABLE = 10  # while so many nearest neighbours of a query stay the same, its recall is not measured again
@@ -57,7 +55,7 @@ class GroundTruth:
     sampled_from: int
 
     @classmethod
-    def sample(cls, segments: SegmentedIndex, count: int = QUERY_COUNT, texts: Vectors | None = None) -> GroundTruth:
+    def sample(cls, segments: SegmentedIndex, count: int = _QUERY_COUNT, texts: Vectors | None = None) -> GroundTruth:
         """Queries of `count` evenly spaced live rows, half as many mixes and contrasts of random rows, and the vectors
         of texts, `(n, dim)`; their neighbours are found in one pass over all rows.
         """
@@ -87,7 +85,7 @@ class GroundTruth:
 
     def of(self, kind: QueryKind) -> GroundTruth:
         """The queries of one kind, with as many columns of parents as the kind has."""
-        chosen = self._rows(np.flatnonzero(self.kinds == kind))
+        chosen = self.rows(np.flatnonzero(self.kinds == kind))
         return replace(chosen, parents=chosen.parents[:, : _PARENTS[kind]])
 
     def recalls_of(self, kind: QueryKind, k: int) -> npt.NDArray[np.float64]:
@@ -95,14 +93,8 @@ class GroundTruth:
         recalls: npt.NDArray[np.float64] = self.recalls[self.kinds == kind, RECALL_KS.index(k)]
         return recalls
 
-    def every_nth(self, step: int) -> GroundTruth:
-        return self._rows(slice(None, None, step))
-
-    def last(self, count: int) -> GroundTruth:
-        """The last `count` queries, or all."""
-        return self._rows(slice(-count, None))
-
-    def _rows(self, rows: slice | npt.NDArray[np.intp]) -> GroundTruth:
+    def rows(self, rows: slice | npt.NDArray[np.intp]) -> GroundTruth:
+        """Some of the queries."""
         names = ("kinds", "parents", "vectors", "nearest", "scores", "recalls")
         return replace(self, **{name: getattr(self, name)[rows] for name in names})
 
@@ -241,7 +233,7 @@ class GroundTruth:
         rows = rows[np.isnan(self.recalls[rows][:, columns]).any(axis=1)]
         if not len(rows):
             return self
-        queries, recalls = self._rows(rows).of(kind), self.recalls.copy()
+        queries, recalls = self.rows(rows).of(kind), self.recalls.copy()
         hits = segments.search(queries.vectors, max(ks) + queries.parents.shape[1], width=width)
         hits = drop_own(hits, queries._own_among(hits.positions, segments))
         for column, k in zip(columns, ks, strict=True):
@@ -274,66 +266,6 @@ class GroundTruth:
         result = recalls.copy()
         result[short] = np.maximum(recalls[short], near_equal_recall(images, true.reshape(shape)))
         return result
-
-    def write(self, path: Path) -> None:
-        depth = self.scores.shape[1]
-        table = pa.table(
-            {
-                "kind": pa.array(self.kinds, pa.string()),
-                "parents": fixed_lists(pa.array(self.parents.ravel(), pa.string()), MAX_PARENTS),
-                "vector": fixed_lists(pa.array(self.vectors.ravel()), self.vectors.shape[1]),
-                # An image is a neighbour of many queries; without a dictionary, ids would be most of the file.
-                "neighbours": fixed_lists(self._dictionary(), depth),
-                "scores": fixed_lists(pa.array(self.scores.ravel()), depth),
-                "found": fixed_lists(pa.array(self.recalls.ravel()), len(RECALL_KS)),
-            },
-            metadata={"sampled_from": str(self.sampled_from)},
-        )
-        with pa.ipc.new_file(str(path), table.schema) as writer:
-            writer.write_table(table)
-
-    def _dictionary(self) -> pa.Array[Any]:
-        codes = pa.array(self.nearest.ravel(), pa.int32(), mask=self.nearest.ravel() < 0)
-        return pa.DictionaryArray.from_arrays(codes, self.ids)
-
-    @classmethod
-    def of_version(cls, manifest: VersionManifest, source: Path | bytes) -> GroundTruth:
-        """A version's queries. DamagedVersionError if its file cannot be used."""
-        try:
-            if QUERIES not in manifest.files:  # otherwise the file was checked against the manifest
-                raise ValueError("the manifest does not name it")
-            queries = cls.read(source)
-            if queries.vectors.shape[1] != manifest.dim:
-                raise ValueError(f"its vectors have {queries.vectors.shape[1]} dimensions, not {manifest.dim}")
-            return queries
-        except ValueError as error:
-            path = version_path(manifest.version, QUERIES)
-            raise DamagedVersionError(f"{path} cannot be read ({error}): build a new index", path) from error
-
-    @classmethod
-    def read(cls, source: Path | bytes) -> GroundTruth:
-        """From a file, or from the bytes of one. ValueError for one that `write` did not write."""
-        with pa.memory_map(str(source)) if isinstance(source, Path) else pa.BufferReader(source) as file:
-            schema, batches = read_batches(file)
-        table = pa.Table.from_batches(batches, schema).combine_chunks()
-        require_queries(schema, table)
-
-        def matrix(name: str) -> npt.NDArray[Any]:
-            values = pc.list_flatten(table.column(name)).to_numpy()
-            return values.reshape(table.num_rows, -1)
-
-        neighbours: Any = pc.list_flatten(table.column("neighbours").chunk(0))
-        nearest = neighbours.indices.fill_null(-1).to_numpy()
-        return cls(
-            kinds=table.column("kind").to_numpy(),
-            parents=matrix("parents"),
-            vectors=matrix("vector").copy(),
-            ids=neighbours.dictionary,
-            nearest=nearest.astype(np.int32).reshape(table.num_rows, -1),
-            scores=matrix("scores").copy(),
-            recalls=matrix("found").copy(),
-            sampled_from=int(table.schema.metadata[b"sampled_from"]),
-        )
 
 
 def _mixed(

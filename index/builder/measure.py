@@ -1,25 +1,39 @@
-"""Measures the recall and the speed of an index version."""
+"""Measures the recall of each kind of query, how much wider its searches must be than those for an image, and the
+speed of an index version.
+"""
 
+from __future__ import annotations
+
+import bisect
+import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from functools import cache
 from itertools import chain
+from typing import Any
 
 import faiss
 import numpy as np
+import numpy.typing as npt
 
 from index.arrays import Positions, Scores, Vectors
-from index.builder.ground_truth import GroundTruth
-from index.builder.queries_file import RECALL_KS
+from index.builder.ground_truth import RECALL_KS, GroundTruth
 from index.builder.recall import drop_own, recall
-from index.collection.records import ScoreDistribution, SegmentRecord
+from index.collection.records import IndexSettings, KindRecord, ScoreDistribution, SegmentRecord
+from index.errors import FactoryError
 from index.queries import KINDS, QueryKind
 from index.segments.exact import exact_neighbours
 from index.segments.hits import Hits
 from index.segments.segmented_index import SegmentedIndex
 
-_DEEP_QUERIES = 100  # for recall@100, which needs ten times as many neighbours of each
+_WIDTHS = [2 ** (step / 4) for step in range(25)]  # 1 … 64
+_IMAGE_WIDTHS = _WIDTHS[:5]  # 1 … 2: an index that needs more for images is not good enough
+_SAME_WIDTH = 1.01  # a manifest's widths are rounded
+_MARGIN = 3  # standard errors above the target
+_MIN_MARGIN = 2  # below it a width is tuned again: other queries than the held-out ones may miss the target
 _K, _LAPS = 10, 3
+_KS = (1, _K)  # measured by the same searches
+_DEEP_QUERIES = 100  # for recall@100, which needs ten times as many neighbours of each
 _NEW_QUERIES = 32
 _SINGLES = 50  # queries that are timed one by one
 _RANDOM_ROWS = 4_000
@@ -28,13 +42,74 @@ _RANDOM_TEXTS = 200  # the last ones: those before them are the collection's own
 _LEVELS = [0.0, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.995, 0.999, 0.9995, 0.9999, 0.99999, 1.0]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Speed:
-    """Facts of a version's manifest."""
+def measure_kinds(
+    segments: SegmentedIndex,
+    held_out: GroundTruth,
+    settings: IndexSettings,
+    before: Mapping[QueryKind, KindRecord],
+) -> tuple[dict[QueryKind, KindRecord], GroundTruth]:
+    """Recall@10 and the narrowest search that reaches the target, for each kind with queries; and the measured queries.
 
-    latency_ms: dict[str, float]
-    queries_per_second: float
-    cost: float
+    The index is tuned for images: searches for them are wider only if the rows it was tuned with were easier than the
+    held-out ones. A width of the version `before` stays while recall is surely enough. If no width is enough, the kind
+    has the widest one, and the version is below its target.
+    """
+    records: dict[QueryKind, KindRecord] = {}
+    for kind in KINDS:
+        if kind not in held_out.kinds:
+            continue
+        target, widths = settings.target_of(kind), _IMAGE_WIDTHS if kind == "image" else _WIDTHS
+        if kind in before or kind == "image":
+            width = before[kind].width if kind in before else 1.0
+            held_out = held_out.measured(segments, kind, _KS, width=width)
+            held_out, width = _kept_or_wider(segments, held_out, kind, target, widths, width)
+        else:
+            held_out, width = _tune(segments, held_out, kind, target, widths)
+        recalls = _recalls(held_out, kind)
+        records[kind] = KindRecord(queries=len(recalls), recall=_mean(recalls), width=round(width, 4))
+    return records, held_out
+
+
+def _kept_or_wider(
+    segments: SegmentedIndex,
+    measured: GroundTruth,
+    kind: QueryKind,
+    target: float,
+    widths: Sequence[float],
+    width: float,
+) -> tuple[GroundTruth, float]:
+    """The queries, which were measured with this width, if that is surely enough; else those of `_tune`, unless the
+    recall is good enough, and no width makes it surely so.
+    """
+    recalls = _recalls(measured, kind)
+    if width >= widths[-1] or _lower_bound(recalls, _MIN_MARGIN) >= target:
+        return measured, width
+    wider = [each for each in widths if each > _SAME_WIDTH * width]
+    for choice in (wider[:1], wider):  # mostly the next one is enough
+        tuned, found = _tune(segments, measured, kind, target, choice)
+        if _lower_bound(_recalls(tuned, kind)) >= target:
+            break
+    sure = _lower_bound(_recalls(tuned, kind), _MIN_MARGIN) >= target
+    return (tuned, found) if sure or recalls.mean() < target else (measured, width)
+
+
+def _tune(
+    segments: SegmentedIndex, held_out: GroundTruth, kind: QueryKind, target: float, widths: Sequence[float]
+) -> tuple[GroundTruth, float]:
+    """The queries, measured with the narrowest width that surely reaches the target, or the widest; and that width."""
+    unknown = held_out.unmeasured(held_out.kinds == kind)
+    measured = cache(lambda width: unknown.measured(segments, kind, _KS, width=width))
+    index = bisect.bisect_left(widths, target, key=lambda width: _lower_bound(_recalls(measured(width), kind)))
+    width = widths[min(index, len(widths) - 1)]
+    return measured(width), width
+
+
+def _recalls(measured: GroundTruth, kind: QueryKind) -> npt.NDArray[np.float64]:
+    return measured.recalls_of(kind, _K)
+
+
+def _lower_bound(recalls: npt.NDArray[np.float64], margin: float = _MARGIN) -> float:
+    return float(recalls.mean() - margin * recalls.std() / math.sqrt(len(recalls)))
 
 
 def measure_recall(
@@ -44,35 +119,37 @@ def measure_recall(
     and the measured queries. Tiles are not searched.
     """
     step = _step(held_out)
-    held_out = held_out.measured(segments, "image", (1, 10), width=width)
+    held_out = held_out.measured(segments, "image", _KS, width=width)
     held_out = held_out.measured(segments, "image", (100,), width=width, step=step)
     recalls = {k: held_out.recalls_of("image", k)[:: step if k == 100 else 1] for k in RECALL_KS}
-    # Coarse enough to hide rounding errors of the sums.
-    return {str(k): round(float(each.mean()), 7) for k, each in recalls.items()}, held_out
+    return {str(k): _mean(each) for k, each in recalls.items()}, held_out
+
+
+def _mean(recalls: npt.NDArray[np.float64]) -> float:
+    return round(float(recalls.mean()), 7)  # coarse enough to hide rounding errors of the sums
 
 
 def _step(held_out: GroundTruth) -> int:
     return max(1, int(np.count_nonzero(held_out.kinds == "image")) // _DEEP_QUERIES)
 
 
-def measure_speed(segments: SegmentedIndex, held_out: GroundTruth, *, width: float = 1.0) -> Speed:
-    """The times of some of the held-out images, in a batch and one by one, in tiles as well if there are any."""
-    few = held_out.of("image").every_nth(_step(held_out))
+def measure_speed(segments: SegmentedIndex, held_out: GroundTruth, *, width: float = 1.0) -> dict[str, Any]:
+    """Facts of a manifest: the times of some of the held-out images, in a batch and one by one, in tiles as well if
+    there are any, and the cost of a query.
+    """
+    few = held_out.of("image").rows(slice(None, None, _step(held_out)))
     timed = few.vectors[:: _DEEP_QUERIES // _SINGLES]
     cost = _cost(segments, timed)  # reads the mapped pages as well
-    started = time.perf_counter()
-    segments.search_parts(few.vectors, 10, width=width)
-    seconds = time.perf_counter() - started
-    singles = []
-    for query in timed:
-        began = time.perf_counter()
-        segments.search_parts(query[np.newaxis], 10, width=width)
-        singles.append((time.perf_counter() - began) * 1e3)
-    return Speed(
-        latency_ms={f"p{p}": round(float(np.percentile(singles, p)), 3) for p in (50, 99)},
-        queries_per_second=round(len(few) / seconds, 1),
-        cost=round(cost, 3),
-    )
+    marks = [time.perf_counter()]
+    for queries in (few.vectors, *(query[np.newaxis] for query in timed)):
+        segments.search_parts(queries, _K, width=width)
+        marks.append(time.perf_counter())
+    batch, *singles = np.diff(marks)
+    return {
+        "latency_ms": {f"p{p}": round(float(np.percentile(singles, p)) * 1e3, 3) for p in (50, 99)},
+        "queries_per_second": round(len(few) / float(batch), 1),
+        "cost": round(cost, 3),
+    }
 
 
 def cost_alike(before: Sequence[SegmentRecord], now: Sequence[SegmentRecord]) -> bool:
@@ -101,23 +178,31 @@ def _cost(segments: SegmentedIndex, queries: Vectors) -> float:
 
 def _cpu_seconds(segments: SegmentedIndex, queries: Vectors) -> float:
     started = time.thread_time()
-    segments.search_parts(queries, 10)
+    segments.search_parts(queries, _K)
     return time.thread_time() - started
 
 
-def recall_of_new(segments: SegmentedIndex, new: Positions, gained: Mapping[int, int], width: float) -> float:
-    """Recall@10 of searches with rows that are `new`, plus three standard errors, as far as the rows that segments have
-    `gained` are missed: only those from a position on, by the segment's number, are searched exactly.
+def check_new_rows(
+    segments: SegmentedIndex, new: Positions, gained: Mapping[int, int], width: float, target: float
+) -> None:
+    """FactoryError if approximate indexes that were trained for other rows miss the `new` ones that they `gained`,
+    those from a position on, by the segment's number. Only these are searched exactly.
 
-    The held-out queries are older, and may be of other content than the index has never been trained for.
+    The held-out queries are older, and may be of other content than the index has ever been trained for.
     """
+    if not len(new):
+        return
     chosen = new[np.unique(np.linspace(0, len(new) - 1, min(_NEW_QUERIES, len(new))).astype(np.int64))]
     queries = segments.vectors(chosen)
     found = drop_own(segments.search(queries, _K + 1, width=width), chosen)
     blocks = chain.from_iterable(segments.live_blocks_of(number, first=first) for number, first in gained.items())
     exact = drop_own(exact_neighbours(queries, blocks, _K + 1), chosen)
     recalls = recall(found.scores, Hits.joined([found, exact]).distinct(_K).scores, _K)
-    return float(recalls.mean() + 3 * recalls.std() / np.sqrt(len(recalls)))
+    if (reached := _lower_bound(recalls, -_MARGIN)) < target:
+        raise FactoryError(
+            f"the new rows are unlike those that the index was trained for: recall@10 {reached:.6g}, expected "
+            f"{target:g} or more"
+        )
 
 
 def score_distribution(segments: SegmentedIndex, held_out: GroundTruth) -> ScoreDistribution:
@@ -127,8 +212,9 @@ def score_distribution(segments: SegmentedIndex, held_out: GroundTruth) -> Score
     vectors = segments.vectors(positions)
     random: dict[QueryKind, list[float]] = {}
     for kind in KINDS:
-        queries = held_out.of(kind).last(_RANDOM_TEXTS) if kind == "text" else held_out.of(kind)
-        queries = queries.every_nth(max(1, len(queries) // _RANDOM_QUERIES[kind == "image"]))
+        queries = held_out.of(kind)
+        queries = queries.rows(slice(-_RANDOM_TEXTS, None)) if kind == "text" else queries
+        queries = queries.rows(slice(None, None, max(1, len(queries) // _RANDOM_QUERIES[kind == "image"])))
         # Without an image's score with itself, and a mix's with its parents.
         own = queries.parent_positions(segments)
         others = (own[:, :, np.newaxis] != positions).all(axis=1)

@@ -1,8 +1,7 @@
 """Writes one segment: streams rows to disk, then trains, fills and tunes the approximate index from there."""
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -11,29 +10,26 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from index.arrays import Positions
 from index.builder.choose import ann_factory, factory_of
+from index.builder.columns import write_row_words
+from index.builder.segment_rows import BATCH_ROWS, check_rows_found, sampled, write_rows
 from index.builder.tune import tune
-from index.builder.words import write_row_words
 from index.collection.cache.checked import remember_checked, sound_key
-from index.collection.layout import ANN, ANN_OF, IDS, ROWS, TILE_ANN, TILE_VECTORS, VECTORS, segment_path
+from index.collection.layout import ANN, ANN_OF, TILE_ANN, TILE_VECTORS, VECTORS, segment_path
 from index.collection.records import FLAT, IndexSettings, Option, SegmentRecord
-from index.collection.rows import EMBEDDING, TILES, conform, join_batches, vectors_of
-from index.errors import CollectionError, DamagedVersionError
+from index.collection.rows import EMBEDDING, TILES
 from index.segments.exact import max_exact_rows
 from index.segments.kinds import copy_index, new_index
-from index.segments.mapped_rows import write_by_id
 from index.segments.segment import Segment
-from index.segments.vector_file import VectorFile, flat_header
+from index.segments.vector_file import VectorFile
 from index.segments.vector_index import VectorIndex
 from index.storage import Storage
 from index.versions.files import store_file
 
 logger = logging.getLogger(__name__)
 
-_NORM_TOLERANCE = 1e-3
 _SELF_QUERIES = 100
-_BATCH_ROWS = 16_384  # searches process one batch at a time
-_MIN_SELF_SCORE = 0.9999
 _FIXED_MEMORY = 600 << 20  # the interpreter, libraries, and blocks in transit
 
 
@@ -58,11 +54,6 @@ class Inherited:
     record: SegmentRecord
     extends: bool
 
-    @property
-    def base(self) -> Segment | None:
-        """The segment whose rows come first, dead ones included, so that they stay at their positions."""
-        return self.segment if self.extends else None
-
 
 @dataclass(frozen=True, kw_only=True)
 class SegmentJob:
@@ -79,7 +70,7 @@ class SegmentJob:
 
     @property
     def rows(self) -> int:
-        return len(self.source) + (self._base.ntotal if self._base else 0)
+        return len(self.source) + self.first
 
     @property
     def dim(self) -> int:
@@ -87,7 +78,18 @@ class SegmentJob:
 
     @property
     def _base(self) -> Segment | None:
-        return self.inherited.base if self.inherited else None
+        """The segment whose rows come first, dead ones included, so that they stay at their positions."""
+        return self.inherited.segment if self.inherited and self.inherited.extends else None
+
+    @property
+    def first(self) -> int:
+        """The position of the first row of the source."""
+        return self._base.ntotal if self._base else 0
+
+    @property
+    def dead_positions(self) -> Positions:
+        """The rows without life that the segment takes over."""
+        return self._base.dead_positions() if self._base else np.empty(0, np.int64)
 
     @property
     def memory(self) -> int:
@@ -95,7 +97,7 @@ class SegmentJob:
         rows = self.rows * max(1, self._tiles)  # tiles have an index of their own
         factory = self.settings.factory or ann_factory(rows, self.dim, refine=True, spread=self.dim)
         index_bytes = 0 if factory == FLAT else 2 * rows * new_index(factory, self.dim).row_bytes
-        blocks = 3 * _BATCH_ROWS * 4 * self.dim * self._tiles
+        blocks = 3 * BATCH_ROWS * 4 * self.dim * self._tiles
         return _FIXED_MEMORY + blocks + 3 * self._training_rows(rows) * 4 * self.dim + index_bytes
 
     def run(self) -> SegmentRecord | None:
@@ -104,7 +106,7 @@ class SegmentJob:
         with self.storage.scratch(home) as scratch:
             sample: list[pa.RecordBatch] = []
             step = max(1, len(self.source) // _SELF_QUERIES)
-            batches = _sampled(self.source.embedded(), step, sample, self._base.ntotal if self._base else 0)
+            batches = sampled(self.source.embedded(), step, sample, self.first)
             ntotal = write_rows(scratch, batches, self.source.schema, self._base)
             if ntotal == 0:
                 return None
@@ -128,7 +130,7 @@ class SegmentJob:
         return SegmentRecord(
             name=self.name,
             ntotal=ntotal,
-            live=ntotal - (len(self._base.dead_positions()) if self._base else 0),
+            live=ntotal - len(self.dead_positions),
             factory=factory if ANN in files else FLAT,
             trained=self._trained(ntotal, factory),
             parameters=parameters if ANN in files else {},
@@ -199,47 +201,6 @@ class SegmentJob:
         return min(rows, new_index(factory, self.dim).training_rows)
 
 
-def write_rows(folder: Path, batches: Iterable[pa.RecordBatch], schema: pa.Schema, base: Segment | None = None) -> int:
-    """Stream embedded rows into a folder, after all rows of `base`, and return their number. CollectionError names one
-    without unit norm.
-    """
-    dim = schema.field(EMBEDDING).type.list_size
-    stored = pa.schema([field for field in schema if field.name not in (EMBEDDING, TILES)])
-    columns = {EMBEDDING: VECTORS} | ({TILES: TILE_VECTORS} if TILES in schema.names else {})
-    written = dict.fromkeys(columns, 0)
-    total = 0
-    with ExitStack() as files:
-        rows = files.enter_context(pa.ipc.new_file(str(folder / ROWS), stored))
-        targets = {column: files.enter_context((folder / name).open("wb")) for column, name in columns.items()}
-        for target in targets.values():
-            target.write(flat_header(dim, 0))
-
-        def stored_rows() -> Iterator[pa.RecordBatch]:
-            """The rows without their vectors, which are written meanwhile."""
-            if base is not None:
-                for column, target in targets.items():
-                    for block in (base.tiles if column == TILES and base.tiles else base).all_blocks():
-                        target.write(block.data)
-                        written[column] += len(block)
-                for batch in base.batches:
-                    yield from conform(pa.Table.from_batches([batch]), stored).to_batches()
-            for batch in join_batches(batches, _BATCH_ROWS):
-                for column, target in targets.items():
-                    vectors = _unit_vectors(batch, dim, column)
-                    target.write(vectors.data)  # an error of `tofile` has no reason
-                    written[column] += len(vectors)
-                yield batch.select(stored.names)
-
-        for batch in join_batches(stored_rows(), _BATCH_ROWS):
-            rows.write_batch(batch)
-            total += len(batch)
-        for column, target in targets.items():
-            target.seek(0)
-            target.write(flat_header(dim, written[column]))
-    write_by_id(folder / ROWS, folder / IDS)
-    return total
-
-
 def write_ann(folder: Path, factory: str, ntotal: int, sample: npt.NDArray[np.float32], vectors: str = VECTORS) -> None:
     """Train an index on a sample of the folder's vectors, `(n, dim)`, add all of them, and write it beside them."""
     kind = new_index(factory, sample.shape[1])
@@ -248,48 +209,6 @@ def write_ann(folder: Path, factory: str, ntotal: int, sample: npt.NDArray[np.fl
     kind.write(folder / ANN_OF[vectors])
 
 
-def check_rows_found(segment: Segment, sample: pa.Table) -> None:
-    """DamagedVersionError unless each sampled row of the source is at its position, with its id."""
-    positions, ids = sample.column("position").to_numpy(), sample.column("image_id").to_numpy()
-    vectors = vectors_of(sample.column(EMBEDDING))
-    scores = np.einsum("nd,nd->n", vectors, segment.vectors(positions)) / np.linalg.norm(vectors, axis=1)
-    if scores.min() < _MIN_SELF_SCORE or not np.array_equal(segment.ids(positions), ids):
-        worst = ids[int(scores.argmin())]
-        raise DamagedVersionError(
-            f"{segment.folder} failed its self-check and was not published: {worst} has a score of {scores.min():.6f} "
-            f"with itself, expected {_MIN_SELF_SCORE} or more, or rows are not where their vectors are; check the disk",
-            segment.folder.name,
-        )
-
-
 def _file_names(folder: Path) -> list[str]:
     """The names of the segment's files; not those that NFS hides in the folder when an open file is deleted."""
     return sorted(file.name for file in folder.iterdir() if not file.name.startswith("."))
-
-
-def _sampled(
-    batches: Iterable[pa.RecordBatch], step: int, sample: list[pa.RecordBatch], first: int
-) -> Iterator[pa.RecordBatch]:
-    """Passes the batches on; every `step`-th row, with its position, from `first`, is also put in `sample`."""
-    start = 0
-    for batch in batches:
-        chosen = np.arange(-start % step, len(batch), step)
-        rows = batch.select(["image_id", EMBEDDING]).take(pa.array(chosen, pa.int64()))
-        sample.append(rows.append_column("position", pa.array(chosen + start + first)))
-        start += len(batch)
-        yield batch
-
-
-def _unit_vectors(batch: pa.RecordBatch, dim: int, column: str) -> npt.NDArray[np.float32]:
-    vectors = vectors_of(batch.column(column)).reshape(-1, dim)
-    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
-    wrong = np.flatnonzero(~(np.abs(norms[:, 0] - 1) <= _NORM_TOLERANCE))  # true for NaN too
-    if len(wrong):
-        first = int(wrong[0])
-        image_id = batch.column("image_id")[first * len(batch) // len(vectors)].as_py()
-        raise CollectionError(
-            f"the embedding of {image_id!r} has norm {norms[first, 0]:.4g}: "
-            f"expected 1 (within {_NORM_TOLERANCE}); embed it again with a model that returns unit vectors"
-        )
-    unit: npt.NDArray[np.float32] = vectors / norms
-    return unit

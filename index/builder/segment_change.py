@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from index.arrays import Positions
@@ -20,30 +19,14 @@ from index.segments.segment import Segment
 
 
 @dataclass(frozen=True, kw_only=True)
-class NewSegment:
-    """Rows that become a segment; with `inherited`, those of another one before them, or its approximate index."""
-
-    source: RowSource
-    inherited: Inherited | None = None
-
-    @property
-    def base(self) -> Segment | None:
-        """The segment whose rows come first."""
-        return self.inherited.base if self.inherited else None
-
-    @property
-    def dead_positions(self) -> Positions:
-        """The rows without life that the segment takes over."""
-        return self.base.dead_positions() if self.base else np.empty(0, np.int64)
-
-
-@dataclass(frozen=True, kw_only=True)
 class SegmentChange:
-    """`retained` segments stay, with `tombstones` on their dead rows, by name, and `new` ones are built."""
+    """`retained` segments stay, with `tombstones` on their dead rows, by name, and `new` ones are built from rows, some
+    after those of another segment, or with its approximate index.
+    """
 
     retained: list[SegmentRecord]
     tombstones: Mapping[str, Positions]
-    new: list[NewSegment]
+    new: Sequence[tuple[RowSource, Inherited | None]]
 
 
 def mark_gone(segments: Sequence[Segment], touched: pa.Array[Any]) -> None:
@@ -73,9 +56,9 @@ def plan_change(
     if with_new:
         merged.append(changed)
     inherited = None if host is None else Inherited(segment=segments[host], record=records[host], extends=extends)
-    new = [NewSegment(source=Concatenated(merged), inherited=inherited)] if merged else []
+    new: list[tuple[RowSource, Inherited | None]] = [(Concatenated(merged), inherited)] if merged else []
     if not with_new:
-        new += [NewSegment(source=part) for part in changed.split(settings.segment_rows)]
+        new += [(part, None) for part in changed.split(settings.segment_rows)]
     retained = [pair for number, pair in enumerate(pairs) if number not in numbers and sizes[number].live]
     return SegmentChange(
         retained=[record.model_copy(update={"live": segment.live_count}) for record, segment in retained],

@@ -1,22 +1,32 @@
 """Makes one index version: its segments, tombstones, held-out queries and measurements."""
 
+from __future__ import annotations  # pyarrow's types take arguments in its stubs alone
+
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from index.arrays import Positions, Vectors
+import pyarrow as pa
+
+from index.arrays import Vectors
 from index.builder.choose import choose
 from index.builder.columns import with_columns
 from index.builder.ground_truth import GroundTruth
-from index.builder.kinds import measure_kinds
-from index.builder.measure import cost_alike, measure_recall, measure_speed, recall_of_new, score_distribution
-from index.builder.segment import SegmentJob
-from index.builder.segment_change import NewSegment, mark_gone, plan_change, touched_ids
+from index.builder.measure import (
+    check_new_rows,
+    cost_alike,
+    measure_kinds,
+    measure_recall,
+    measure_speed,
+    score_distribution,
+)
+from index.builder.queries_file import queries_of, write_queries
+from index.builder.segment import Inherited, RowSource, SegmentJob
+from index.builder.segment_change import mark_gone, plan_change, touched_ids
 from index.collection import Collection
 from index.collection.annotations import Annotation
 from index.collection.current_file import begin_current
@@ -84,7 +94,7 @@ class VersionBuild:
             options = choose(len(live) * (1 + len(model.boxes)), model.dim, self.settings)
             # A requested index is used for all rows, a chosen one only for enough rows to train it.
             max_exact_rows = 0 if self.settings.factory else MIN_TRAINING_ROWS
-            new = [NewSegment(source=part) for part in live.split(self.settings.segment_rows)]
+            new = [(part, None) for part in live.split(self.settings.segment_rows)]
             draft = self._draft([record for record, _ in self._build_segments(new, options, max_exact_rows)], options)
             segments = open_segments(self.collection, draft, cache.path)
             return self._finish(draft, segments, None, texts())
@@ -106,7 +116,7 @@ class VersionBuild:
             approximate = any(option.chosen and option.name != FLAT for option in options)
             change = plan_change(changed, base.segments, old.parts, self.settings, approximate=approximate)
             built = self._build_segments(change.new, options, MIN_TRAINING_ROWS)
-            tombstones = {**change.tombstones, **{record.name: each.dead_positions for record, each in built}}
+            tombstones = {**change.tombstones, **{record.name: job.dead_positions for record, job in built}}
             records = [*change.retained, *(record for record, _ in built)]
             files = {}
             if any(map(len, tombstones.values())):
@@ -115,38 +125,36 @@ class VersionBuild:
             kept = {name: getattr(base, name) for name in names}
             draft = self._draft(records, options, base=base.version, files=files, **kept)
             segments = open_segments(self.collection, draft, cache.path, verify=False, opened=old.parts)
-            queries = version_path(base.version, QUERIES)
-            held_out = GroundTruth.of_version(base, self.storage.local_path(queries) or cache.path / queries)
-            if not held_out.fits(draft.ntotal):
-                return self._finish(draft, segments, None, held_out.of("text").vectors)
-            held_out = held_out.updated(touched, segments)
             gained = {
-                number: each.base.ntotal if each.base else 0
-                for number, (_, each) in enumerate(built, len(change.retained))
+                number: job.first
+                for number, (_, job) in enumerate(built, len(change.retained))
                 if segments.parts[number].parameters
             }
-            # An approximate index may miss what another one, or a scan, found.
-            widths = {kind: each.width for kind, each in base.kinds.items()}
-            held_out = held_out.unmeasured_near(segments, gained, widths)
-            if gained:
-                self._check_new_rows(segments, segments.positions(touched), gained, base.kinds["image"].width)
-            return self._finish(draft, segments, held_out)
+            return self._finish_update(base, draft, segments, touched, gained, cache.path)
 
-    def _check_new_rows(
-        self, segments: SegmentedIndex, positions: Positions, gained: Mapping[int, int], width: float
-    ) -> None:
-        """FactoryError if approximate indexes that were trained for other rows miss the new ones that they `gained`,
-        see `recall_of_new`.
+    def _finish_update(
+        self,
+        base: VersionManifest,
+        draft: VersionManifest,
+        segments: SegmentedIndex,
+        touched: pa.Array[Any],
+        gained: Mapping[int, int],
+        cache: Path,
+    ) -> VersionManifest:
+        """Measure with the base's queries, as far as the `touched` ids or the rows that approximate indexes `gained`,
+        those from a position on, by the segment's number, may have changed their recall.
         """
-        new = positions[positions >= 0]
-        if not len(new):
-            return
-        found, target = recall_of_new(segments, new, gained, width), self.settings.target_recall
-        if found < target:
-            raise FactoryError(
-                f"the new rows are unlike those that the index was trained for: recall@10 {found:.6g}, expected "
-                f"{target:g} or more"
-            )
+        path = version_path(base.version, QUERIES)
+        held_out = queries_of(base, self.storage.local_path(path) or cache / path)
+        if not held_out.fits(draft.ntotal):
+            return self._finish(draft, segments, None, held_out.of("text").vectors)
+        held_out = held_out.updated(touched, segments)
+        # An approximate index may miss what another one, or a scan, found.
+        held_out = held_out.unmeasured_near(segments, gained, {kind: each.width for kind, each in base.kinds.items()})
+        if gained:
+            new = segments.positions(touched)
+            check_new_rows(segments, new[new >= 0], gained, base.kinds["image"].width, self.settings.target_recall)
+        return self._finish(draft, segments, held_out)
 
     def annotate(self, base: VersionManifest) -> VersionManifest:
         """The base with the current annotations. It shares all segments, and no vector is read.
@@ -166,22 +174,22 @@ class VersionBuild:
             return self._publish(draft)
 
     def _build_segments(
-        self, new: Sequence[NewSegment], options: Sequence[Option], max_exact_rows: int
-    ) -> list[tuple[SegmentRecord, NewSegment]]:
-        """The built segments with their records, without those that have no rows."""
+        self, new: Sequence[tuple[RowSource, Inherited | None]], options: Sequence[Option], max_exact_rows: int
+    ) -> list[tuple[SegmentRecord, SegmentJob]]:
+        """The built segments and their jobs, without those that have no rows."""
         jobs = [
             SegmentJob(
                 storage=self.storage,
                 name=f"{self.version}-{number:02d}",
-                source=each.source,
+                source=source,
                 options=options,
                 settings=self.settings,
                 max_exact_rows=max_exact_rows,
-                inherited=each.inherited,
+                inherited=inherited,
             )
-            for number, each in enumerate(new)
+            for number, (source, inherited) in enumerate(new)
         ]
-        return [(record, each) for record, each in zip(self.run_jobs(jobs), new, strict=True) if record]
+        return [(record, job) for record, job in zip(self.run_jobs(jobs), jobs, strict=True) if record]
 
     def _draft(self, records: Sequence[SegmentRecord], options: Sequence[Option], **facts: Any) -> VersionManifest:
         """The manifest of the built segments, without measurements. FactoryError if they take too much memory."""
@@ -229,19 +237,19 @@ class VersionBuild:
             held_out = GroundTruth.sample(segments, texts=texts)
             scores, kinds = score_distribution(segments, held_out), {}
         width = kinds["image"].width if kinds else 1.0
-        recall, held_out = measure_recall(segments, held_out, width=width)
         kinds, held_out = measure_kinds(segments, held_out, self.settings, kinds)
         images = kinds["image"]
-        queries = self._put(QUERIES, held_out.write)
+        recall, held_out = measure_recall(segments, held_out, width=images.width)
+        queries = self._put(QUERIES, partial(write_queries, queries=held_out))
         facts = {
             "queries": images.queries,
-            "recall": {**recall, "10": images.recall},
+            "recall": recall,
             "kinds": kinds,
             "scores": scores,
             "files": {**draft.files, QUERIES: queries},
         }
         if not draft.latency_ms or images.width != width:
-            facts |= asdict(measure_speed(segments, held_out, width=images.width))
+            facts |= measure_speed(segments, held_out, width=images.width)
         if draft.base is None:
             facts["built_cost"] = facts["cost"]
         return self._publish(draft.model_copy(update=facts))

@@ -77,3 +77,8 @@ class Hits:
             return self
         positions = np.where(self.positions >= 0, self.positions + start, -1)
         return Hits(self.scores, positions, self.parts)
+
+    def of_tiles(self, per_row: int) -> Hits:
+        """Hits of tiles, `per_row` for each picture, as those of parts of pictures."""
+        rows, numbers = np.divmod(self.positions, per_row)  # -1, for none, stays -1
+        return Hits(self.scores, rows, numbers + 1)

@@ -30,6 +30,9 @@ class Part:
     def scan(self, queries: Vectors, k: int) -> Hits:
         return self.index.scan(queries, k, self.eligible).shifted(self.start)
 
+    def within(self, query: Vectors, min_score: float) -> Hits:
+        return self.index.within(query, min_score, self.eligible).shifted(self.start)
+
     def local(self, positions: Positions) -> Positions:
         """Positions in the index; -1 for those in others."""
         inside = (positions >= self.start) & (positions < self.start + self.index.ntotal)

@@ -63,8 +63,10 @@ class SegmentedIndex:
         """The live rows among these positions, for each segment."""
         mask = np.zeros(self.ntotal, bool)
         mask[positions] = True
-        masks = np.split(mask, self._starts[1:-1])
-        return [segment.eligible(part) for segment, part in zip(self.parts, masks, strict=True)]
+        return self._eligible_of(mask)
+
+    def _eligible_of(self, mask: Mask) -> list[Eligible]:
+        return list(map(Segment.eligible, self.parts, np.split(mask, self._starts[1:-1])))
 
     def count_values(self, columns: Sequence[str], where: Filter | None = None) -> Counts:
         """How many rows have each value of these columns, counted in a sample if there are many rows."""
@@ -111,8 +113,7 @@ class SegmentedIndex:
         self, queries: Vectors, k: int, eligible: Sequence[Eligible] | None = None, *, width: float = 1.0
     ) -> Hits:
         """The k nearest whole pictures. See `nearest`."""
-        parts = [Part(segment, rows, start) for segment, rows, start in self._with(eligible)]
-        return nearest(parts, queries, k, width=width)
+        return nearest(self._whole(eligible), queries, k, width=width)
 
     def search_parts(
         self, queries: Vectors, k: int, eligible: Sequence[Eligible] | None = None, *, width: float = 1.0
@@ -121,44 +122,39 @@ class SegmentedIndex:
         hits, count = self.search(queries, k, eligible, width=width), self._tiles_per_row
         if not count:
             return hits
-        parts = [
-            Part(segment.tiles, rows.tiles if rows else None, start * count)
-            for segment, rows, start in self._with(eligible)
-            if segment.tiles is not None
-        ]
-        found = nearest(parts, queries, k * count, width=width)  # so many tiles belong to at least k pictures
-        rows, numbers = np.divmod(found.positions, count)  # -1, for none, stays -1
-        return Hits.joined([hits, Hits(found.scores, rows, numbers + 1)]).distinct(k)
+        found = nearest(self._tiles(eligible), queries, k * count, width=width)  # of at least k pictures
+        return Hits.joined([hits, found.of_tiles(count)]).distinct(k)
 
     def within(self, query: Vectors, min_score: float, eligible: Sequence[Eligible] | None = None) -> Iterator[Hits]:
         """All rows that score `min_score` or more, segment by segment, in no order."""
-        for segment, rows, start in self._with(eligible):
-            yield segment.within(query, min_score, rows).shifted(start)
+        for part in self._whole(eligible):
+            yield part.within(query, min_score)
 
     def parts_within(self, query: Vectors, min_score: float, eligible: Sequence[Eligible] | None = None) -> Hits:
         """Like `within`, but also among tiles: each picture once, by its best part, the best first."""
         found, count = [*self.within(query, min_score, eligible)], self._tiles_per_row
-        for segment, rows, start in self._with(eligible):
-            if segment.tiles is not None:
-                tiles = segment.tiles.within(query, min_score, rows.tiles if rows else None)
-                positions, numbers = np.divmod(tiles.positions, count)
-                found.append(Hits(tiles.scores, positions, numbers + 1).shifted(start))
+        found += [part.within(query, min_score).of_tiles(count) for part in self._tiles(eligible)]
         hits = Hits.joined(found)
         return hits.distinct(hits.scores.shape[1]) if count else hits.best(hits.scores.shape[1])
 
     def scans(self, k: int, eligible: Sequence[Eligible] | None = None) -> bool:
         """Whether `search_parts` for the k nearest compares all of these rows."""
-        per_row = self._tiles_per_row
-        return all(
-            segment.scans(k, rows)
-            and (segment.tiles is None or segment.tiles.scans(k * per_row, rows.tiles if rows else None))
-            for segment, rows, _ in self._with(eligible)
-        )
+        tiles = self._tiles(eligible)
+        whole = all(part.index.scans(k, part.eligible) for part in self._whole(eligible))
+        return whole and all(part.index.scans(k * self._tiles_per_row, part.eligible) for part in tiles)
 
-    def _with(self, eligible: Sequence[Eligible] | None) -> Iterator[tuple[Segment, Eligible | None, int]]:
-        """The segments, with the rows that a search may return and the position of the first."""
+    def _whole(self, eligible: Sequence[Eligible] | None) -> list[Part]:
+        """The vectors of whole pictures."""
         allowed: Sequence[Eligible | None] = eligible or [None] * len(self.parts)
-        return zip(self.parts, allowed, self._starts[:-1].tolist(), strict=True)
+        return list(map(Part, self.parts, allowed, self._starts.tolist()))
+
+    def _tiles(self, eligible: Sequence[Eligible] | None) -> list[Part]:
+        """The vectors of tiles, in the order of their pictures' positions."""
+        return [
+            Part(segment.tiles, part.eligible.tiles if part.eligible else None, part.start * self._tiles_per_row)
+            for segment, part in zip(self.parts, self._whole(eligible), strict=True)
+            if segment.tiles is not None
+        ]
 
     def find_words(self, query: WordQuery) -> list[FoundWords]:
         """Where the words of a query are in each segment."""
@@ -174,8 +170,8 @@ class SegmentedIndex:
         """The rows that a query finds, ascending, and their scores; see `WordRanking`."""
         statistics = query.statistics or sum((each.statistics for each in found), Statistics())
         ranking = WordRanking(query.terms, statistics, query.k)
-        for each, (segment, rows, start) in zip(found, self._with(eligible), strict=True):
-            ranking.add(each, segment.mask_of(rows), start)
+        for each, segment, part in zip(found, self.parts, self._whole(eligible), strict=True):
+            ranking.add(each, segment.mask_of(part.eligible), part.start)
         return ranking.rows
 
     def terms_at(self, found: Sequence[FoundWords], positions: Positions) -> list[dict[str, tuple[str, ...]]]:

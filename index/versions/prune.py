@@ -20,8 +20,9 @@ from index.collection.layout import (
 )
 from index.collection.merged.sets import MANIFEST_PATH, read_manifest
 from index.collection.records import VersionManifest
-from index.errors import CollectionError, DamagedVersionError, OvertakenError
+from index.errors import CollectionError, OvertakenError
 from index.storage.storage import FileInfo
+from index.versions.promotion import list_versions
 from index.versions.servable import UNFIT_VERSION, require_servable
 
 ABANDONED_AFTER = timedelta(days=1)
@@ -98,7 +99,10 @@ def prune(collection: Collection, keep: int = 3, *, dry_run: bool = False) -> Pr
 
 def _plan(collection: Collection, keep: int) -> tuple[Pruned, list[str]]:
     """What `prune` removes, and the paths in the order of removal."""
-    manifests, unreadable = _manifests(collection)
+    every = list_versions(collection)
+    manifests = {version.name: version.manifest for version in every if version.manifest}
+    advice = "{}; restore that file, or remove {}".format
+    unreadable = {each.name: advice(each.damage, version_path(each.name)) for each in every if not each.manifest}
     outdated = _outdated(collection, manifests, keep)
     recent = _recently_superseded(collection, outdated)
     versions = {name: manifests[name] for name in outdated if name not in recent}
@@ -153,18 +157,6 @@ def _unneeded(
         else:
             (segments if path in dropped else remains).append(path)
     return segments, remains, left
-
-
-def _manifests(collection: Collection) -> tuple[dict[str, VersionManifest], dict[str, str]]:
-    """Manifests by version, and for each unreadable one the reason."""
-    manifests: dict[str, VersionManifest] = {}
-    unreadable: dict[str, str] = {}
-    for name in collection.versions():
-        try:
-            manifests[name] = collection.read_version(name)
-        except DamagedVersionError as error:
-            unreadable[name] = f"{error}; restore that file, or remove {version_path(name)}"
-    return manifests, unreadable
 
 
 def _outdated(collection: Collection, manifests: Mapping[str, VersionManifest], keep: int) -> list[str]:

@@ -3,17 +3,14 @@
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 
-from benchmarks.common.clustered import BLOCK, DIM, Clustered, Rows, Vectors, add_rows
+from benchmarks.common.clustered import BLOCK, DIM, Clustered, Rows, Vectors
 from benchmarks.common.cone import Cone
 from benchmarks.index.plot import draw
 from benchmarks.index.race import Race
-from benchmarks.index.recall import exact, intrinsic_dimension, local_dimension, recall
+from benchmarks.index.recall import exact, intrinsic_dimension, local_dimension
 from benchmarks.index.rivals import Contestant, Parameters
-from index.collection import Collection
 from index.queries import KINDS
 
 
@@ -46,22 +43,6 @@ def test_intrinsic_dimensions_of_a_plane() -> None:
     # Cosines of points whose second neighbour is e times as far as the first.
     far = np.array([[0.01, 0.01 * np.e], [0.02, 0.02 * np.e]])
     assert local_dimension((1 - far**2 / 2).astype(np.float32)) == pytest.approx(1, abs=0.05)
-
-
-def test_recall_is_the_share_of_true_neighbours() -> None:
-    assert recall(np.array([[1, 2], [3, -1]]), np.array([[2, 1], [4, 3]])) == 0.75
-
-
-def test_rows_of_a_collection_carry_the_vectors_and_buckets_of_the_set(tmp_path: Path) -> None:
-    data, collection = Clustered(), Collection.create_or_open(str(tmp_path))
-    add_rows(collection, data, range(20))
-    add_rows(collection, data, range(BLOCK - 3, BLOCK + 2), deletes=[0, 7])
-    rows = collection.live_rows()
-    numbers = pc.cast(rows["image_id"], pa.int64()).to_numpy()
-    assert sorted(numbers) == [*range(1, 7), *range(8, 20), *range(BLOCK - 3, BLOCK + 2)]
-    vectors = pc.list_flatten(rows["embedding"]).to_numpy().reshape(-1, DIM)
-    assert np.array_equal(vectors, data.array(BLOCK + 2)[numbers])
-    assert rows["bucket"].to_pylist() == data.buckets(BLOCK + 2)[numbers].tolist()
 
 
 class Shallow(Contestant):

@@ -12,7 +12,7 @@ from benchmarks.cluster import steady_rate
 from benchmarks.common.embedding import Progress
 from benchmarks.common.null_job import Cost, run_null_job
 from benchmarks.common.report import Report
-from benchmarks.demo_model import agreement, captions, nearest, text_precision
+from benchmarks.demo_model import captions, text_precision
 from benchmarks.driver import judge
 from jobs.cluster.pool import Pool
 
@@ -51,22 +51,6 @@ def test_a_value_equal_to_its_bar_meets_it_and_nan_misses_it(report: Report) -> 
     assert [bar.ok for bar in report.bars] == [True, False, False] * 2
     assert report.conclude() == 1
     assert json.loads(last_line(report))["bars"][2]["value"] is None
-
-
-def test_nearest_orders_by_dot_product_and_skips_rows() -> None:
-    vectors = np.array([[1, 0], [0.8, 0.6], [0, 1], [-1, 0]], np.float32)
-    assert nearest(vectors[:1], vectors, 3).tolist() == [[0, 1, 2]]
-    assert nearest(vectors[:1], vectors, 3, leave_out=np.array([0])).tolist() == [[1, 2, 3]]
-
-
-def test_agreement_counts_each_attribute() -> None:
-    # The query and its ten neighbours, of which 9 share the pattern, 5 the colour, 3 the shape.
-    words = np.array(
-        [("plain", "red", "star")]
-        + [("plain" if i < 9 else "dotted", "red" if i < 5 else "blue", "star" if i < 3 else "ring") for i in range(10)]
-    )
-    vectors = np.ones((11, 2), np.float32)
-    assert agreement(vectors, words, 1) == {"pattern": 0.9, "colour": 0.5, "shape": 0.3}
 
 
 def test_text_precision_counts_only_as_many_neighbours_as_pictures_fit() -> None:

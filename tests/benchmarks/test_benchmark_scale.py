@@ -1,26 +1,13 @@
 """The measurements behind the sizing guide are right on small inputs."""
 
-from collections.abc import Iterable
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from benchmarks.common.process import in_new_process
-from benchmarks.scale.images import photo, row_bytes
+from benchmarks.scale.images import row_bytes
 from benchmarks.scale.listing import listing
-from benchmarks.scale.requests import Counting, requests
-
-
-def test_photos_are_seeded_and_have_the_spectrum_of_photographs() -> None:
-    picture = np.asarray(photo(512, 256), np.float32)
-    assert picture.shape == (256, 512, 3)
-    assert np.array_equal(picture, np.asarray(photo(512, 256), np.float32))
-    light = picture.mean(axis=-1) - picture.mean()
-    power = np.abs(np.fft.rfft(light, axis=1)).mean(axis=0)
-    # Along a line amplitudes fall as 1 ÷ √frequency: power is 1 ÷ f² over the plane.
-    slope = np.polyfit(np.log(np.arange(4, 100)), np.log(power[4:100]), 1)[0]
-    assert -0.75 < slope < -0.35
+from benchmarks.scale.requests import requests
 
 
 def test_bytes_of_a_row_follow_its_dimensions(tmp_path: Path) -> None:
@@ -28,19 +15,6 @@ def test_bytes_of_a_row_follow_its_dimensions(tmp_path: Path) -> None:
     assert 0.85 < (more[1] - many[1]) / (256 * 4) < 1  # 768 and 512 dimensions; zstd takes a little off
     assert abs(few[0] - few[1]) < 50  # files of 256 and of 4,096 rows
     assert 100 < of_manifest[0] < 250
-
-
-def test_requests_are_counted_by_method() -> None:
-    def answered(environ: dict[str, str], start_response: object) -> Iterable[bytes]:
-        return [environ["REQUEST_METHOD"].encode()]
-
-    counting = Counting(answered)
-    queries = {"HEAD": "", "PUT": "partNumber=1", "POST": ""}
-    for method, query in (("GET", ""), ("GET", "list-type=2&prefix=a"), *queries.items()):
-        answer = counting({"REQUEST_METHOD": method, "QUERY_STRING": query}, None)  # type: ignore[arg-type]
-        assert answer == [method.encode()]
-    assert counting.take() == {"GET": 1, "LIST": 1, "HEAD": 1, "PUT": 1, "POST": 1}
-    assert not counting.take()
 
 
 @pytest.mark.long

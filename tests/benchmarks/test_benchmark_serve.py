@@ -11,8 +11,7 @@ from benchmarks.common.collections import make_collection
 from benchmarks.common.load import TimedSearch, closed_loop, load, search_form, search_once
 from benchmarks.common.servers import free_port
 from benchmarks.serve.bare import Bare, bare_app
-from benchmarks.serve.speed import rate_of, steady, successful_searches
-from benchmarks.serve.swaps import sequence
+from benchmarks.serve.speed import rate_of, steady
 from index.search import Searcher
 from jobs.demo.gallery import plan_exhibit
 from tests.support.pictures.tiny_checkpoints import save_clip
@@ -70,16 +69,6 @@ def test_a_search_without_an_answer_has_the_error() -> None:
     search = search_once(f"http://127.0.0.1:{free_port()}", "a.png", search_form("a.png", b"picture"))
     assert search.status == 0
     assert b"Connection refused" in search.body
-
-
-def test_an_unsuccessful_answer_ends_the_benchmark(pictures: Path) -> None:
-    with scripted(REFUSAL) as server, pytest.raises(RuntimeError, match=r"answer to \d.*429"):
-        successful_searches(server.url, pictures, 2, 0.0, 1)
-
-
-def test_models_change_twice_within_twenty_versions() -> None:
-    versions = sequence(["v1", "v2", "v3"], "other")
-    assert versions == [*["v2", "v3", "v1"] * 3, "v2", "other", *["v3", "v1", "v2"] * 3, "v3"]
 
 
 def test_the_bare_loop_finds_what_the_service_finds(tmp_path: Path) -> None:

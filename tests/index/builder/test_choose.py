@@ -3,18 +3,16 @@
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
 import pytest
 
 from index.builder.choose import ann_factory, choose, factory_of
-from index.builder.segment import write_ann, write_rows
-from index.collection.layout import ANN, ROWS, VECTORS
+from index.builder.segment import write_ann
+from index.collection.layout import ANN, VECTORS
 from index.collection.records import FLAT, IndexSettings
 from index.errors import FactoryError
 from index.segments.exact import max_exact_rows
 from index.segments.kinds import new_index
-from tests.support.collections.hand_made import unit_vectors
+from tests.support.collections.hand_made import segment_of, unit_vectors
 
 M, MB = 1_000_000, 1 << 20
 
@@ -79,7 +77,8 @@ def test_the_memory_of_a_requested_index_is_limited_too() -> None:
     "factory", ["Flat", "SQ8", "HNSW16", "HNSW32,SQ8", "IVF16,Flat", "PCAR8,IVF16,PQ8x4fs,Refine(SQ8)"]
 )
 def test_the_bytes_of_a_row_are_those_that_faiss_writes(tmp_path: Path, factory: str) -> None:
-    fill(tmp_path, (vectors := unit_vectors(6_000, dim=16)))
+    vectors = unit_vectors(6_000, dim=16)
+    segment_of(tmp_path, vectors)
     write_ann(tmp_path, factory, len(vectors), vectors)
     assert new_index(factory, 16).row_bytes * 6_000 == pytest.approx((tmp_path / ANN).stat().st_size, rel=0.1)
 
@@ -118,7 +117,7 @@ def test_each_quantized_dimension_has_a_code(spread: int, dim: int, expected: st
 def test_the_kinds_chosen_for_a_dim_can_be_built(tmp_path: Path, dim: int) -> None:
     settings = IndexSettings(latency_ms=1e-6)
     sample = unit_vectors(600, dim=dim)
-    fill(tmp_path, sample)
+    segment_of(tmp_path, sample)
     for refine in (True, False):
         limit = None if refine else choose(600, dim, settings)[2].memory
         options = choose(600, dim, settings.model_copy(update={"max_memory": limit}))
@@ -129,17 +128,9 @@ def test_the_kinds_chosen_for_a_dim_can_be_built(tmp_path: Path, dim: int) -> No
 @pytest.mark.parametrize(("ntotal", "dim"), [(20_000, 64), (20_000, 24), (15_000, 192)])
 def test_memory_is_estimated_within_a_tenth(tmp_path: Path, ntotal: int, dim: int) -> None:
     vectors = unit_vectors(ntotal, dim=dim)
-    fill(tmp_path, vectors)
+    segment_of(tmp_path, vectors)
     options = choose(ntotal, dim, IndexSettings(latency_ms=0.01))
     for option, refine in zip(options[1:], (True, False), strict=True):
         write_ann(tmp_path, ann_factory(ntotal, dim, refine=refine, spread=dim), ntotal, vectors)
         assert option.memory == pytest.approx((tmp_path / ANN).stat().st_size, rel=0.1)
     assert options[0].memory == pytest.approx((tmp_path / VECTORS).stat().st_size, rel=0.1)
-
-
-def fill(folder: Path, vectors: np.ndarray[Any, Any]) -> None:
-    ids = pa.array([str(number) for number in range(len(vectors))])
-    embedding = pa.array(list(vectors), pa.list_(pa.float32(), vectors.shape[1]))
-    batch = pa.record_batch({"image_id": ids, "embedding": embedding})
-    assert write_rows(folder, [batch], batch.schema) == len(vectors)
-    assert (folder / ROWS).exists()

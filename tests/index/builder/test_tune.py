@@ -7,22 +7,12 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from index.builder.segment import write_ann, write_rows
 from index.builder.tune import tune
-from index.collection.layout import ANN
 from index.segments.nearest import Part, nearest
 from index.segments.segment import Segment
-from tests.support.collections.hand_made import rows, unit_vectors
+from tests.support.collections.hand_made import segment_of, unit_vectors
 
 ROWS, DIM = 2_000, 16
-
-
-def segment_of(folder: Path, factory: str, vectors: npt.NDArray[np.float32]) -> Segment:
-    table = rows([str(number) for number in range(len(vectors))], vectors)
-    write_rows(folder, table.to_batches(), table.schema)
-    if factory != "Flat":
-        write_ann(folder, factory, len(vectors), vectors)
-    return Segment(folder, files=() if factory == "Flat" else (ANN,))
 
 
 def recall_at_10(segment: Segment, vectors: npt.NDArray[np.float32]) -> float:
@@ -41,7 +31,7 @@ LONG = [pytest.param(factory, marks=pytest.mark.long) for factory in ("IVF32,PQ8
 @pytest.mark.parametrize("factory", ["IVF32,Flat", "HNSW16", "IVF32,PQ8x4fs,Refine(SQ8)", *LONG])
 def test_the_target_recall_is_reached(tmp_path: Path, factory: str) -> None:
     vectors = unit_vectors(ROWS, dim=DIM)
-    segment = segment_of(tmp_path, factory, vectors)
+    segment = segment_of(tmp_path, vectors, factory)
     for target in (0.7, 0.95):
         # Tuning measures every other row.
         assert tune(segment, target) == pytest.approx(recall_at_10(segment, vectors), abs=0.02)
@@ -53,14 +43,14 @@ def test_the_target_recall_is_reached(tmp_path: Path, factory: str) -> None:
 
 
 def test_all_lists_are_probed_if_the_target_needs_it(tmp_path: Path) -> None:
-    segment = segment_of(tmp_path, "IVF13,Flat", unit_vectors(ROWS, dim=DIM))
+    segment = segment_of(tmp_path, unit_vectors(ROWS, dim=DIM), "IVF13,Flat")
     tune(segment, 1.0)
     assert segment.parameters["nprobe"] == 13
 
 
 def test_the_best_parameters_are_used_if_none_reach_the_target(tmp_path: Path) -> None:
     vectors = unit_vectors(ROWS, dim=DIM)
-    segment = segment_of(tmp_path, "PCA1,IVF8,SQ4", vectors)
+    segment = segment_of(tmp_path, vectors, "PCA1,IVF8,SQ4")
     best = tune(segment, 0.999)
     assert segment.parameters["nprobe"] == 8
     assert recall_at_10(segment, vectors) == pytest.approx(best, abs=0.02)
@@ -71,7 +61,7 @@ def test_the_best_parameters_are_used_if_none_reach_the_target(tmp_path: Path) -
 @pytest.mark.parametrize("count", [17, 40])
 def test_a_segment_of_few_rows_can_be_tuned(tmp_path: Path, count: int) -> None:
     vectors = unit_vectors(count, dim=DIM)
-    segment = segment_of(tmp_path, "IVF1,PQ8x4fs", vectors)
+    segment = segment_of(tmp_path, vectors, "IVF1,PQ8x4fs")
     tune(segment, 0.99)
     assert recall_at_10(segment, vectors) == 1
     assert faiss.try_extract_index_ivf(faiss.read_index(str(tmp_path / "ann.faiss"))).nlist == 1
@@ -85,13 +75,13 @@ def test_queries_amid_near_equal_rows_alone_get_a_deeper_search(
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     vectors = vectors[np.random.default_rng(0).permutation(len(vectors))]
     monkeypatch.setattr("index.segments.kinds.kind.IndexKind.depths", [[{"rescore": 2.0}, {"rescore": 4.0}]])
-    segment = segment_of(tmp_path, "IVF16,SQ4", vectors)
+    segment = segment_of(tmp_path, vectors, "IVF16,SQ4")
     assert tune(segment, 0.985) >= 0.985
     assert 0.5 < segment.parameters["crowd"] < 1
     assert recall_at_10(segment, vectors) >= 0.98
     monkeypatch.setattr("index.segments.nearest._CROWD_DEPTH", 1.0)
     segment.tune(segment.parameters)
     assert recall_at_10(segment, vectors) < 0.98
-    easy = segment_of(tmp_path, "IVF16,SQ8", vectors)
+    easy = segment_of(tmp_path, vectors, "IVF16,SQ8")
     tune(easy, 0.95)
     assert "crowd" not in easy.parameters

@@ -165,7 +165,7 @@ def captions(count: int, seed: int) -> list[str | None]:
 def many(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Collection, Texts]]:
     """Rows in four segments of several small blocks and a fifth one, and their texts by id."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in ("words.block", "words.word_index", "words.ranked", "builder.words"):
+        for module in ("words.block", "words.word_index", "words.ranked", "builder.columns"):
             patch.setattr(f"index.{module}.BLOCK_ROWS", 64)
         yield make_many(tmp_path_factory.mktemp("many"))
 

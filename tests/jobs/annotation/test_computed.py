@@ -18,7 +18,6 @@ from index.collection.annotations import annotation_log
 from index.collection.records import IndexSettings
 from index.errors import EmptyCollectionError
 from index.search import Searcher
-from index.words.text import any_terms
 from jobs.annotation.computed import ComputedColumns
 from jobs.annotation.publish import drop
 from jobs.errors import UsageError
@@ -117,9 +116,8 @@ def test_what_is_copied_from_the_last_version_is_what_all_runs_say(
     rng = np.random.default_rng(seed)
 
     def shown(collection: Collection) -> Any:
-        segments = Searcher.open(collection).segments
-        hits = segments.search_words(any_terms("red"), 100)
-        return metadata_of(collection), sorted(map(str, segments.ids(np.array([hit.position for hit in hits], int))))
+        found = Searcher.open(collection).answer(None, 100, words="red").matches
+        return metadata_of(collection), sorted(match.image_id for match in found)
 
     for step in range(1, 9):
         ids = rng.permutation([*metadata_of(collection)])[: rng.integers(2, 9)].tolist()

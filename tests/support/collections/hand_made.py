@@ -10,11 +10,24 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from index.builder.build_index import build_index
+from index.builder.segment import write_ann
+from index.builder.segment_rows import write_rows
 from index.collection import Collection
 from index.collection.catalog.catalog import Catalog, RunRows
+from index.collection.layout import ANN
 from index.collection.live_rows import LiveRows
-from index.collection.records import IndexSettings, ModelRecord, Record, RowFile, RunManifest, RunStart, VersionManifest
+from index.collection.records import (
+    FLAT,
+    IndexSettings,
+    ModelRecord,
+    Record,
+    RowFile,
+    RunManifest,
+    RunStart,
+    VersionManifest,
+)
 from index.search import Searcher
+from index.segments.segment import Segment
 from tests.support.pictures.sample_images import put_pictures
 
 DIM = 8
@@ -59,6 +72,16 @@ def hashed(table: pa.Table, content: str = "a") -> pa.Table:
     """The rows with a hash of their content, which differs for each id and `content`."""
     hashes = [f"{content} {image_id}" for image_id in table["image_id"].to_pylist()]
     return table.append_column("content_hash", pa.array(hashes))
+
+
+def segment_of(folder: Path, vectors: npt.NDArray[np.float32], factory: str = FLAT, *, start: int = 0) -> Segment:
+    """A segment of ids that are numbers from `start`, with an approximate index unless it is flat."""
+    folder.mkdir(exist_ok=True)
+    table = rows([str(number) for number in range(start, start + len(vectors))], vectors)
+    write_rows(folder, table.to_batches(), table.schema)
+    if factory != FLAT:
+        write_ann(folder, factory, len(vectors), vectors)
+    return Segment(folder, files=() if factory == FLAT else (ANN,))
 
 
 def add_run(
