@@ -14,9 +14,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from embedder.fake import FakeEmbedder
 from jobs.cluster.session import ray_cluster
 from jobs.embedding.placement import Place
+from tests.support.fake_embedder import FakeEmbedder
 from tests.support.nights.fake_job import embed
 
 BLOCK: Final = 32
