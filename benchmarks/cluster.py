@@ -1,7 +1,7 @@
 """Whether embedding scales with the nodes: `python -m benchmarks.cluster [--quick]`.
 
 Runs the real embedding job on Ray's multi-node test cluster, with 1, 2 and 4 nodes that are processes of this machine.
-A fake model sleeps for as long as a device would compute, so the limit is not this machine's cores but whatever in the
+A model sleeps for as long as a device would compute, so the limit is not this machine's cores but whatever in the
 job does not scale: listing, decoding, placement, the driver.
 """
 
@@ -19,7 +19,9 @@ from ray.cluster_utils import Cluster
 
 from benchmarks.common.embedding import Progress, embed
 from benchmarks.common.report import Report, run
-from embedder.fake import FakeEmbedder
+from embedder.errors import UnsupportedInputError
+from embedder.identity import ModelIdentity
+from embedder.images import CropSpec
 from jobs.cluster.pool import Pool
 from jobs.cluster.session import ray_cluster
 from jobs.embedding.placement import Place
@@ -33,15 +35,20 @@ _FILES = 200
 _NODE: dict[str, Any] = {"num_cpus": 2, "object_store_memory": 100 * 2**20, "memory": 3 * 2**30}
 
 
-class SleepingEmbedder(FakeEmbedder):
-    """The fake model, as slow as a model on a device."""
+class SleepingEmbedder:
+    """Gives all pictures the same vector, as slowly as a model on a device."""
+
+    crop = CropSpec(side=32, shortest_edge=32)
+    identity = ModelIdentity(model_id="sleeping", revision=None, fingerprint="0" * 64, dim=16)
 
     def embed_images(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
         """`(n, side, side, 3)` uint8 to `(n, dim)` float32, unit norm."""
-        ends = time.monotonic() + SECONDS_PER_IMAGE * len(pixels)
-        vectors = super().embed_images(pixels)
-        time.sleep(max(0.0, ends - time.monotonic()))
-        return vectors
+        time.sleep(SECONDS_PER_IMAGE * len(pixels))
+        return np.full((len(pixels), self.identity.dim), 0.25, np.float32)
+
+    def embed_texts(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Raises UnsupportedInputError."""
+        raise UnsupportedInputError("it knows no words")
 
 
 def steady_rate(progress: Progress, actors: int, rows: int) -> float:
@@ -57,7 +64,7 @@ def measure(address: str, nodes: int, listing: pa.Table, folder: Path) -> float:
     """Images per second of the job on the cluster at `address`, with an actor on each of its nodes."""
     with ray_cluster(address, verbose=False):
         where = Place(pool=Pool.for_cluster(None, None, resources={"device": 1}))
-        progress = embed(listing, folder, FakeEmbedder(), SleepingEmbedder, block=_BLOCK, where=where)
+        progress = embed(listing, folder, SleepingEmbedder(), SleepingEmbedder, block=_BLOCK, where=where)
     return steady_rate(progress, nodes, listing.num_rows)
 
 

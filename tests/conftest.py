@@ -98,13 +98,15 @@ def serve_port() -> int:
 def cluster(serve_port: int) -> Iterator[int]:
     """A Ray with four CPUs, shared by the tests that use it one after another. Returns the port for Serve."""
     import ray
-    from ray import serve
+    from ray import cloudpickle, serve
     from ray.serve.context import _get_global_client
 
     from api.deployment.ingress import APP_NAME
     from api.deployment.proxy import environment
     from api.settings import ServeSettings
+    from tests.support import fake_embedder
 
+    cloudpickle.register_pickle_by_value(fake_embedder)  # type: ignore[no-untyped-call]  # workers find no tests
     options: dict[str, Any] = {"include_dashboard": False, "object_store_memory": 200 * 2**20, "log_to_driver": False}
     logging.getLogger("ray.serve").setLevel(logging.ERROR)
     if not ray.is_initialized():

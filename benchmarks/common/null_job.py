@@ -12,7 +12,6 @@ from unittest.mock import patch
 import pyarrow as pa
 
 from benchmarks.common.process import peak_rss
-from embedder.fake import FakeEmbedder
 from embedder.images import CropSpec
 from index.collection import Collection
 from index.collection.layout import ROW_FILES, run_path
@@ -55,7 +54,7 @@ def run_null_job(images: int, folder: Path, pool: Pool) -> Cost:
         written = write(
             plan,
             collection,
-            load=FakeEmbedder,
+            load=dict,  # `EmbedNothing` needs no model
             decode=DecodeSettings(crop=_CROP),
             where=Place(pool=pool),
             block_size=BLOCK,

@@ -5,9 +5,8 @@ in a bucket: "…/shard.tar#bytes=1536-20479" (inclusive), "…/part.parquet#row
 (a frame, as a JPEG).
 """
 
-from collections.abc import Callable
-from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 from embedder.fetch.files import Buckets, Files, require_bytes
 from embedder.fetch.parquet_cells import Cells
@@ -24,10 +23,7 @@ __all__ = ["FetchPolicy", "Fetcher"]
 
 
 class Fetcher:
-    """Fetches pictures within a policy, from buckets only if `buckets` is set. Thread-safe.
-
-    It pickles as its arguments, without open connections.
-    """
+    """Fetches pictures within a policy, from buckets only if `buckets` is set. Thread-safe."""
 
     def __init__(
         self, policy: FetchPolicy | None = None, *, resolve: Resolver = resolve_host, buckets: Buckets | None = None
@@ -37,16 +33,12 @@ class Fetcher:
         self._resolve = resolve
         self._files = Files(buckets)
         self._cells = Cells(self._files)
-        self._again = partial(Fetcher, self.policy, resolve=resolve, buckets=buckets)
 
     @cached_property
     def _frames(self) -> "VideoFrames":
         from embedder.fetch.video_process import VideoFrames  # imports NumPy and Pillow, which few fetches need
 
         return VideoFrames(self._files)
-
-    def __reduce__(self) -> tuple[Callable[[], "Fetcher"], tuple[Any, ...]]:
-        return self._again, ()
 
     @cached_property
     def _http(self) -> "HttpClient":

@@ -4,16 +4,11 @@ The processes run `embedder.fetch.video_frames`. They open no file, but request 
 so a video may be in a folder or a bucket.
 """
 
-import os
-import sys
-import weakref
-from functools import partial
 from typing import Any, Final
 
 from embedder.fetch.files import Files
 from embedder.fetch.uris import FrameAt, fetch_error
-from embedder.images.decoder_pool import Lane, kill_all
-from embedder.images.decoder_process import DecodeProcess
+from embedder.images.decoder_pool import Lane
 
 _MEMORY: Final = 2**30
 """A decoder buffers up to twenty pictures, each of 12 MB in 4K."""
@@ -27,10 +22,7 @@ class VideoFrames:
 
     def __init__(self, files: Files) -> None:
         self._files = files
-        started: set[DecodeProcess] = set()
-        make = partial(DecodeProcess, _MEMORY, _NICENESS, "embedder.fetch.video_frames")
-        self._lane = Lane(os.cpu_count() or 1, sys.maxsize, make, started)
-        weakref.finalize(self, kill_all, started)
+        self._lane = Lane(_MEMORY, worker="embedder.fetch.video_frames", niceness=_NICENESS)
 
     def read(self, uri: str, part: FrameAt) -> bytes:
         """A frame, upright, as a JPEG; raises FetchError and ImageError."""
@@ -52,4 +44,4 @@ class VideoFrames:
                     raise fetch_error(uri, "read_failed", str(error), retryable=True) from error
 
             task = {**task, "size": int(file.size()), "cpu_s": 0}
-            return self._lane.ask(task, b"", lambda: True, float("inf"), read)
+            return self._lane.ask(task, b"", read=read)

@@ -11,7 +11,6 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, replace
 from functools import partial
@@ -57,16 +56,13 @@ class DecodePool:
     ) -> None:
         self._timeout_s = timeout_s
         self._max_wait_s = max_wait_s
-        self._started: set[DecodeProcess] = set()
-        normal = partial(DecodeProcess, _NORMAL_MEMORY + _SLACK, 0)
-        heavy = partial(DecodeProcess, DEFAULT_LIMITS.max_memory + _SLACK, _HEAVY_NICENESS)
-        self._normal = Lane(workers or os.cpu_count() or 1, sys.maxsize, normal, self._started)
-        self._heavy = Lane(1, max_waiting, heavy, self._started)
-        weakref.finalize(self, kill_all, self._started)
+        self._normal = Lane(_NORMAL_MEMORY + _SLACK, count=workers)
+        memory = DEFAULT_LIMITS.max_memory + _SLACK
+        self._heavy = Lane(memory, niceness=_HEAVY_NICENESS, count=1, max_waiting=max_waiting)
 
     @property
     def processes(self) -> list[int]:
-        return [process.pid for process in list(self._started) if process.is_alive]
+        return [*self._normal.processes, *self._heavy.processes]
 
     def start(self) -> None:
         """Start the processes for normal pictures, so that the first picture need not wait. Returns at once."""
@@ -74,7 +70,8 @@ class DecodePool:
 
     def close(self) -> None:
         """Kill the processes and abandon their pictures. A pool that is used again starts new ones."""
-        kill_all(self._started)
+        self._normal.close()
+        self._heavy.close()
 
     def decode(
         self,
@@ -101,15 +98,15 @@ class DecodePool:
 
     def signature(self, data: bytes, side: int) -> Signature:
         """`embedder.images.signature.signature`; raises as `decode`."""
-        facts, pixels = self._answer({"signature": side}, data, ACCEPTED_LIMITS, lambda: True)
+        facts, pixels = self._answer({"signature": side}, data, ACCEPTED_LIMITS)
         return Signature(pixels=np.frombuffer(pixels, np.uint8).reshape(side, side, 3), **facts)
 
     def whole_picture(self, data: bytes, max_pixels: int, *, limits: ImageLimits = DEFAULT_LIMITS) -> Image.Image:
         """`embedder.images.signature.whole_picture`; raises as `decode`."""
-        facts, pixels = self._answer({"max_pixels": max_pixels}, data, limits, lambda: True)
+        facts, pixels = self._answer({"max_pixels": max_pixels}, data, limits)
         return Image.frombytes("RGB", tuple(facts["size"]), pixels)
 
-    def _answer(self, task: Task, data: bytes, limits: ImageLimits, is_awaited: IsAwaited) -> Answer:
+    def _answer(self, task: Task, data: bytes, limits: ImageLimits, is_awaited: IsAwaited = lambda: True) -> Answer:
         limits.check_bytes(data)
         wait_until = monotonic() + self._max_wait_s
         memory, seconds = min(limits.max_memory, _NORMAL_MEMORY), min(limits.max_seconds, _NORMAL_SECONDS)
@@ -124,24 +121,44 @@ class DecodePool:
 
 
 class Lane:
-    """Up to `count` processes, and at most `max_waiting` callers that wait for one. Thread-safe."""
+    """`count` processes of `memory` bytes (None: one for each core), which start when first needed and end with the
+    lane; at most `max_waiting` callers wait for one. Thread-safe.
+    """
 
     def __init__(
-        self, count: int, max_waiting: int, make: Callable[[], DecodeProcess], started: set[DecodeProcess]
+        self,
+        memory: int,
+        *,
+        worker: str = "embedder.images.decoder_worker",
+        niceness: int = 0,
+        count: int | None = None,
+        max_waiting: int = sys.maxsize,
     ) -> None:
-        self._count = count
-        self._make = make
-        self._started = started
-        self._idle: list[DecodeProcess] = []
-        self._free_processes = threading.Semaphore(count)
-        self._free_places = threading.Semaphore(count + max_waiting)
+        self._count = count or os.cpu_count() or 1
+        self._make = partial(DecodeProcess, memory, niceness, worker)
+        self._started, self._idle = set[DecodeProcess](), list[DecodeProcess]()
+        self._free_processes = threading.Semaphore(self._count)
+        self._free_places = threading.Semaphore(self._count + max_waiting)
+        weakref.finalize(self, _kill_all, self._started)
+
+    @property
+    def processes(self) -> list[int]:
+        return [process.pid for process in list(self._started) if process.is_alive]
 
     def start(self) -> None:
         while len(self._idle) < self._count:
             self._idle.append(self._start_one())
 
+    def close(self) -> None:
+        _kill_all(self._started)
+
     def ask(
-        self, task: Task, data: bytes, is_awaited: IsAwaited, wait_until: float, read: ReadPart | None = None
+        self,
+        task: Task,
+        data: bytes,
+        is_awaited: IsAwaited = lambda: True,
+        wait_until: float = float("inf"),
+        read: ReadPart | None = None,
     ) -> Answer:
         """A process's answer; raises ImageError."""
         with ExitStack() as stack:
@@ -178,6 +195,6 @@ def _busy_error() -> ImageError:
     return ImageError("decoders_busy", "too many pictures are being decoded: try again soon", retryable=True)
 
 
-def kill_all(started: set[DecodeProcess]) -> None:
+def _kill_all(started: set[DecodeProcess]) -> None:
     for process in list(started):
         process.kill()

@@ -62,11 +62,7 @@ class ClipEmbedder:
         for the whole process.
         """
         torch_device = pick_device(device)
-        if batch_size < 1:
-            raise ModelError(f"expected a batch size of at least 1, got {batch_size}")
         if threads is not None:
-            if threads < 1:
-                raise ModelError(f"expected at least 1 thread, got {threads}")
             torch.set_num_threads(threads)
         if torch_device.type == "cpu":
             keep_freed_memory()

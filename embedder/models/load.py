@@ -55,12 +55,12 @@ def load_embedder(
     threads. Without `convert`, a checkpoint that has not been converted on this machine is loaded with torch:
     converting it, once, takes as long as embedding some hundred pictures.
     """
+    if batch_size < 1 or (threads is not None and threads < 1):
+        raise ModelError(f"expected a batch size and threads of at least 1, got {batch_size} and {threads}")
     if precision == "int8" and device not in (None, "cpu"):
         raise ModelError(f"int8 is only for CPUs, but the device is {device}: expected precision auto, fp32 or bf16")
     on_cpu = device == "cpu" or precision == "int8" or (device is None and not _may_have_accelerator())
     if on_cpu:
-        if batch_size < 1 or (threads is not None and threads < 1):
-            raise ModelError(f"expected a batch size and threads of at least 1, got {batch_size} and {threads}")
         model = Checkpoint.find(model, revision) if isinstance(model, str) else model  # once: its identity is a hash
         try:
             if folder := conversion_folder(model, precision, convert=convert or precision == "int8"):

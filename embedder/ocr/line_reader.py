@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import sys
-import weakref
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final, NamedTuple, Self
 
 from embedder.errors import ImageError, ModelNotFoundError
 from embedder.images.decode import Region
-from embedder.images.decoder_pool import DecodePool, Lane, kill_all
-from embedder.images.decoder_process import DecodeProcess
+from embedder.images.decoder_pool import DecodePool, Lane
 from embedder.images.limits import ACCEPTED_LIMITS
 
 MAX_PIXELS: Final = 1_500_000
@@ -64,17 +59,14 @@ class LineReader:
 
     def __init__(self) -> None:
         self._decoders = DecodePool()
-        started: set[DecodeProcess] = set()
-        make = partial(DecodeProcess, _MEMORY, 0, "embedder.ocr.line_worker")
-        self._lane = Lane(os.cpu_count() or 1, sys.maxsize, make, started)
-        weakref.finalize(self, kill_all, started)
+        self._lane = Lane(_MEMORY, worker="embedder.ocr.line_worker")
 
     def read(self, data: bytes) -> list[Line]:
         """The lines in a picture's file, from top to bottom; raises ImageError."""
         picture = self._decoders.whole_picture(data, MAX_PIXELS, limits=ACCEPTED_LIMITS)
         task = {"size": picture.size, "cpu_s": _CPU_S, "wall_s": _WALL_S}
         try:
-            facts, _ = self._lane.ask(task, picture.tobytes(), lambda: True, float("inf"))
+            facts, _ = self._lane.ask(task, picture.tobytes())
         except ImageError as error:
             raise ImageError(error.reason, f"reading its words: {error.message}", retryable=error.retryable) from error
         return [_line(*line) for line in facts["lines"]]

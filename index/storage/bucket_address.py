@@ -9,7 +9,6 @@ from typing import Final
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from index.errors import CollectionError
-from index.storage.retries import ATTEMPTS
 
 
 @dataclass(frozen=True)
@@ -31,6 +30,8 @@ _AZ: Final = Scheme("az", "AZURE_STORAGE_KEY", has_account=True)
 SCHEMES: Final = {"s3": _S3, "gs": _GS, "gcs": _GS, "az": _AZ, "abfs": _AZ, "abfss": _AZ}
 """By what addresses begin with."""
 ANONYMOUS: Final = "anonymous"
+ATTEMPTS: Final = 9
+"""The pauses between them double from 50 ms, to 13 s in all: a store that asks clients to slow down means seconds."""
 ODD_PART: Final = re.compile(r"(?:^|/)\.{0,2}(?:/|$)")
 """A part of a key that is empty, "." or "..": obstore reads no such object."""
 

@@ -1,21 +1,29 @@
-"""The clients of a bucket, one of each kind per process, so that connections are reused."""
+"""The clients of a bucket, one of each kind per process, so that connections are reused; and how often a request is
+tried again.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import re
+import time
+from collections.abc import Callable
 from datetime import timedelta
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from index.errors import CollectionError, UnreachableError
-from index.storage.bucket_address import ANONYMOUS, Bucket
+from index.storage.bucket_address import ANONYMOUS, ATTEMPTS, Bucket
 
 if TYPE_CHECKING:
     from obstore.store import AzureStore, ClientConfig, GCSStore, RetryConfig, S3Store
 
     Store = S3Store | GCSStore | AzureStore
 
+T = TypeVar("T")
+
+_BROKEN_OFF: Final = re.compile(r"response body", re.IGNORECASE)
 _CONNECT_S: Final = 5.0
 """Maximum time to connect to a server; the next attempt may reach another one."""
 
@@ -116,3 +124,17 @@ def _amazons_region(name: str) -> str | None:
         raise UnreachableError(f"s3://{name} cannot be reached: {error}") from error
     region: str | None = answer["ResponseMetadata"]["HTTPHeaders"].get("x-amz-bucket-region")
     return region
+
+
+def with_retries(operation: Callable[[], T]) -> T:
+    """Repeat `operation` if an answer breaks off; other failures of requests are retried by obstore itself."""
+    from obstore.exceptions import GenericError
+
+    for attempt in range(1, ATTEMPTS):
+        try:
+            return operation()
+        except GenericError as error:
+            if not _BROKEN_OFF.search(str(error)):
+                raise
+            time.sleep(0.05 * 2**attempt)
+    return operation()

@@ -14,9 +14,8 @@ from obstore.store import AzureStore
 
 from index.errors import CollectionError, UnreachableError
 from index.storage.bucket_address import ODD_PART, Bucket
-from index.storage.clients import object_store, s3_client
+from index.storage.clients import object_store, s3_client, with_retries
 from index.storage.objects import as_os_error, delete
-from index.storage.retries import with_retries
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta

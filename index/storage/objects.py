@@ -17,8 +17,7 @@ from obstore.exceptions import AlreadyExistsError, BaseError, GenericError, Inva
 
 from index.errors import CollectionError, UnreachableError, UnsafeFileError
 from index.storage.bucket_address import Bucket, without_secrets
-from index.storage.clients import object_store
-from index.storage.retries import MAX_WRITES, with_retries
+from index.storage.clients import object_store, with_retries
 
 if TYPE_CHECKING:
     from obstore import GetOptions, ObjectMeta, PutMode, UpdateVersion
@@ -28,6 +27,8 @@ if TYPE_CHECKING:
 _PART_BYTES: Final = 8 << 20
 _MAX_PARTS: Final = 10_000  # the limit of S3 and Google for one object; 78 GiB in parts of 8 MiB
 _PARALLEL_PARTS: Final = 3  # of an upload; at a megabyte a second, they take most of each part's time limit
+_MAX_WRITES: Final = 3
+"""Attempts of a conditional write. obstore does not retry it after a timeout, because it may have succeeded."""
 _BATCH: Final = 256  # the limit of Azure for one request
 _NO_BUCKET: Final = re.compile(r"[>(](?:NoSuchBucket|ContainerNotFound)[<)]")
 """The code in a store's answer. A status of 404 may also be that of a token service."""
@@ -73,7 +74,7 @@ def _update(store: Store, key: str, change: Callable[[bytes], bytes]) -> None:
             pass  # another update came in between, or the answer to our own was lost
         except GenericError:
             failed += 1
-            if failed == MAX_WRITES:
+            if failed == _MAX_WRITES:
                 raise
 
 

@@ -29,8 +29,7 @@ _ASPECTS = (1.0, 4 / 3, 3 / 2, 16 / 9, 3 / 4, 2 / 3, 9 / 16)
 _MIN_SIDE = 64
 _ROTATED = 0.05
 _ORIENTATION_TAG = 0x0112
-# What a camera that writes this EXIF orientation has done to the upright picture.
-_STORED_AS = {
+STORED_AS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
     4: Image.Transpose.FLIP_TOP_BOTTOM,
@@ -39,6 +38,7 @@ _STORED_AS = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_270,
 }
+"""By EXIF's orientation, what a camera that writes it has done to the upright picture."""
 # With fewer files, starting processes takes longer than drawing.
 _MIN_POOL_FILES = 200
 
@@ -61,13 +61,10 @@ class Exhibit:
         name = f"{self.number:04d}-{subject.pattern}-{subject.colour}-{subject.shape}.{self.extension}"
         return f"{subject.shape}/{name}"
 
-    def draw_upright(self) -> Image.Image:
-        return draw(self.subject, self.size, np.random.default_rng([self.seed, self.number, 1]))
-
     def data(self) -> bytes:
-        picture = self.draw_upright()
+        picture = draw(self.subject, self.size, np.random.default_rng([self.seed, self.number, 1]))
         if self.orientation != 1:
-            picture = picture.transpose(_STORED_AS[self.orientation])
+            picture = picture.transpose(STORED_AS[self.orientation])
         exif = Image.Exif()
         exif[_ORIENTATION_TAG] = self.orientation
         tags = {"exif": exif} if self.orientation != 1 else {}

@@ -123,26 +123,25 @@ def _checked_counts(written: WrittenRun, rows: Catalog, max_reject_rate: float) 
     report.retryable = counts.pop("retryable")
     reasons = rows.table(_REASONS.format(before=before)).to_pylist()
     report.set_reasons(Counter({row["reason"]: row["images"] for row in reasons}))
-    rejected = report.reject_reasons.total()
-    if report.filtered_in_all and report.unfiltered == rejected:
+    if report.filtered_in_all and report.unfiltered == report.reject_reasons.total():
         raise UsageError(
             f"--keep keeps none of the {report.listed} images of {plan.source}, so nothing was published: expected "
             f"an expression that matches some of them, got {plan.image_filter.settings.keep}. "
             f"`likeness rejects --reason {FILTERED}` shows why each was left out"
         )
-    if rejected > max_reject_rate * report.unfiltered:
-        raise TooManyRejectsError(_too_many_message(report, max_reject_rate))
+    require_few_rejects(report, max_reject_rate, "run the same command again: it embeds nothing twice")
     if counts.pop("failed_again") and not plan.deleted:
         return None
     listed = {"listed": report.listed, "already_there": report.already_there, "deleted": plan.deleted}
     return {**listed, **counts}
 
 
-def _too_many_message(report: EmbedReport, allowed: float) -> str:
+def require_few_rejects(report: EmbedReport, allowed: float, again: str) -> None:
+    """Raise TooManyRejectsError if more than this share of the images was rejected; `again` says how to go on."""
     rejected, count = report.reject_reasons.total(), report.unfiltered
-    return (
-        f"{rejected} of {count} images were rejected ({rejected / count:.1%}; mostly "
-        f"{format_reasons(report.reject_reasons, 3)}), more than the {allowed:.1%} allowed, so nothing was published. "
-        "Fix the source or raise --max-reject-rate, and run the same command again: it embeds nothing twice. "
-        "`likeness rejects` lists the rejects"
-    )
+    if rejected > allowed * count:
+        raise TooManyRejectsError(
+            f"{rejected} of {count} images were rejected ({rejected / count:.1%}; mostly "
+            f"{format_reasons(report.reject_reasons, 3)}), more than the {allowed:.1%} allowed, so nothing was "
+            f"published. Fix the source or raise --max-reject-rate, and {again}. `likeness rejects` lists the rejects"
+        )

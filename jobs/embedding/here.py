@@ -21,7 +21,8 @@ _BLOCKS_AHEAD = 2
 
 def blocks_here(todo: Todo, work: Work, model_cache: ModelCache) -> Generator[BlockSummary]:
     """Blocks in the order of the listing. Raises what loading and embedding raise."""
-    cores, stopped = _available_cores(), threading.Event()
+    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    stopped = threading.Event()
     settings = replace(work.decode, threads=max(1, work.decode.threads * cores // _BLOCKS_AHEAD), decoders=cores)
     embed = replace(work.embed, load=partial(model_cache.load, work.embed.load))  # loads once for all plans
     decode_block = partial(fetch_and_decode, settings=settings, is_awaited=lambda: not stopped.is_set())
@@ -38,7 +39,3 @@ def blocks_here(todo: Todo, work: Work, model_cache: ModelCache) -> Generator[Bl
             stopped.set()
             stop_decoders(settings)
             drop_fetcher()
-
-
-def _available_cores() -> int:
-    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1

@@ -8,14 +8,17 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from time import perf_counter
 from typing import Any
 
+import numpy as np
 import pyarrow.compute as pc
 from rich.console import Console
 
+from embedder.protocol import Embedder
 from index.collection import Collection
 from index.collection.catalog.catalog import Catalog, RunRows
-from index.collection.records import RowFile
+from index.collection.records import ModelRecord, RowFile
 from index.collection.row_files import block_of
 from index.collection.rows import is_filtered
 from jobs.embedding.commit import WrittenRun
@@ -25,12 +28,14 @@ from jobs.embedding.placement import Place, choose_place, reason_for_ray, run_bl
 from jobs.embedding.report import EmbedReport
 from jobs.embedding.shared_addresses import find_copies, first_of_each_address
 from jobs.embedding.stages import CollectionAt, DecodeSettings, EmbedSettings, MakeRows, Work
-from jobs.embedding.tile_cost import tile_cost
 from jobs.planning.plan import Plan, write_block
 from jobs.planning.todo import Todo
 from jobs.progress import rate_bar
 from jobs.spec import JobSpec
 
+_MIN_TILES_TO_TIME = 2_000
+"""With fewer tiles, timing the model would take about as long as embedding them."""
+_TIMED_CROPS = 32
 _MIN_IMAGES_TO_CONVERT = 2000
 """With fewer images the model is not converted first; converting ViT-B/32 takes as long as embedding 300."""
 
@@ -56,7 +61,7 @@ def write_plans(
     decode = DecodeSettings(crop=crop, draft=spec.draft, per_host=spec.per_host, limits=spec.limits)
     load = ModelSource.of(model, checkpoint, resources, convert=pictures * parts >= _MIN_IMAGES_TO_CONVERT)
     if model.boxes:
-        cost = tile_cost(pictures, model, None if reason_for_ray(resources) else partial(model_cache.load, load))
+        cost = _tile_cost(pictures, model, None if reason_for_ray(resources) else partial(model_cache.load, load))
         console.print(cost, highlight=False, markup=False, soft_wrap=True)
     try:
         memory = loaded_memory(checkpoint)
@@ -78,6 +83,26 @@ def write_plans(
         console.print("what was embedded is kept: run the same command again to continue")
         raise
     return written
+
+
+def _tile_cost(pictures: int, model: ModelRecord, load: Callable[[], Embedder] | None) -> str:
+    """A message with the vectors, bytes and seconds that tiles take; without seconds if `load` is None."""
+    tiles = pictures * len(model.boxes)
+    # Each vector is stored in a row file and again in the index.
+    megabytes = 2 * tiles * model.dim * 4 / 1e6
+    cost = (
+        f"tiles {model.tiles}: {tiles:,} vectors in addition to those of {pictures:,} whole pictures, "
+        f"{megabytes:,.1f} MB more on disk"
+    )
+    if load is None or tiles < _MIN_TILES_TO_TIME:
+        return cost
+    embedder, seconds = load(), list[float]()
+    crops = np.zeros((_TIMED_CROPS, embedder.crop.side, embedder.crop.side, 3), np.uint8)
+    for _ in range(2):  # the first one warms up
+        began = perf_counter()
+        embedder.embed_images(crops)
+        seconds.append(perf_counter() - began)
+    return f"{cost}, about {tiles * min(seconds) / _TIMED_CROPS:,.0f} s more"
 
 
 @contextmanager

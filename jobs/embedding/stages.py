@@ -163,7 +163,7 @@ def _outcome(
             image = decode(data, crop)
             if measured:
                 outcome |= measure(decode(data, MEASURED_CROP).pixels)
-            outcome |= {"pixels": image.pixels.tobytes(), "width": image.width, "height": image.height}
+            outcome |= {"pixels": image.pixels.data, "width": image.width, "height": image.height}
             outcome |= {"format": image.format, **image.exif}
     except Rejected as error:
         more = ""

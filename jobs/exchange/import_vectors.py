@@ -24,13 +24,13 @@ from index.storage.bucket_address import without_secrets
 from index.storage.scratch import Scratch
 from index.storage.storage import Storage, canonical_address
 from index.versions.servable import collection_model
+from jobs.embedding.commit import require_few_rejects
 from jobs.embedding.model_source import model_record
 from jobs.embedding.report import EmbedReport
 from jobs.errors import OtherModelError, SourceError, TooManyRejectsError
 from jobs.exchange.check_vectors import unit_rows
 from jobs.exchange.vector_files import ID_COLUMNS, RowIds, VectorPart, find_vectors
 from jobs.planning.plan import write_block
-from jobs.planning.rejects import format_reasons
 from jobs.sources.files import require_source_exists
 from jobs.sources.list_columns import URI_COLUMNS
 from jobs.sources.listing import FILE_FACTS, LISTING, Column, listing_table, refuse, with_columns
@@ -109,13 +109,7 @@ class VectorImport:
         if report.done != report.listed:
             source = without_secrets(self.source)
             raise SourceError(f"{source} had {report.listed} rows, but {report.done} were read: it has changed since")
-        if report.rejected > self.max_reject_rate * report.listed:
-            rate, most = report.rejected / report.listed, format_reasons(report.reject_reasons, 3)
-            raise TooManyRejectsError(
-                f"{report.rejected} of {report.listed} images were rejected ({rate:.1%}; mostly {most}), more than the "
-                f"{self.max_reject_rate:.1%} allowed, so nothing was published. Fix the source or raise "
-                "--max-reject-rate, and import it again. `likeness rejects` lists the rejects"
-            )
+        require_few_rejects(report, self.max_reject_rate, "import it again")
         counts = {"listed": report.listed, "already_there": 0, "deleted": 0}
         counts |= {"embedded": report.embedded, "filtered": 0, "rejected": report.rejected}
         leased.commit_run(run, files, counts=counts)

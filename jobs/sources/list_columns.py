@@ -47,7 +47,7 @@ def picture_column(file: pq.ParquetFile, columns: ListColumns) -> str | None:
     candidates = [field.name for field in schema if field.name != columns.ids and holds_images(field.type)]
     if columns.uri in schema.names:
         return columns.uri if columns.uri in candidates and not _is_text(file, columns.uri) else None
-    found = next((name for name in candidates if _has_pictures(file, name)), None)
+    found = next((name for name in candidates if any(map(picture_format, _sample(file, name)))), None)
     if found is None and not any(name in schema.names for name in columns.uris):
         return next(iter(candidates), None)  # so that each broken picture is rejected for what is wrong with it
     return found
@@ -65,10 +65,6 @@ def holds_images(type_: pa.DataType) -> bool:
 def holds_bytes(type_: pa.DataType) -> bool:
     """Whether values are or contain bytes, which are no metadata."""
     return holds_images(type_) or any(holds_bytes(type_.field(i).type) for i in range(type_.num_fields))
-
-
-def _has_pictures(file: pq.ParquetFile, column: str) -> bool:
-    return any(picture_format(value) for value in _sample(file, column))
 
 
 def _is_text(file: pq.ParquetFile, column: str) -> bool:

@@ -67,7 +67,7 @@ def list_images(
     pictures = with_captions(found.images, found.texts, notes, counts)
     lists = _Lists(found, pictures, columns, exclusions, notes)
     writer = ListingWriter()
-    for table in lists.pictures():
+    for table in lists.pictures:
         writer.add(table)
     kinds, ends = [kind for kind in extensions if kind not in VIDEO_EXTENSIONS], list[int]()
     tars = _read_each(found.tars, lambda tar: list_tar(tar, kinds, exclusions, notes))
@@ -92,7 +92,11 @@ def list_images(
 
 
 class _Lists:
-    """The lists of a source, of which one at a time is in memory; `parts` are what they list, without the images."""
+    """The lists of a source, of which one at a time is in memory; `parts` are what they list, without the images, and
+    `pictures` those of the source that no list names.
+    """
+
+    _beside: Pictures
 
     def __init__(
         self,
@@ -102,36 +106,29 @@ class _Lists:
         exclusions: Exclusions,
         notes: dict[str, list[str]],
     ) -> None:
-        self._pictures = Pictures(Listing.of(pictures)) if found.tables else pictures
-        self.parts, self._stored = list[Listed](), StoredTables()
-        if isinstance(self._pictures, Pictures):
+        self.pictures, self.parts, stored = pictures, list[Listed](), StoredTables()
+        if found.tables:
+            self._beside = Pictures(Listing.of(pictures))
             reader = ListReader(
                 columns=columns,
                 exclusions=exclusions,
                 notes=notes,
-                pictures=self._pictures,
+                pictures=self._beside,
                 containers=found.containers,
             )
             for part in _read_each(found.tables, reader.read):
-                self._stored.add(part.images)
+                stored.add(part.images)
                 self.parts.append(replace(part, images=LISTING.empty_table()))
-        self._typed = TypedLists(self._stored, columns.types)
+            self.pictures = self._beside.others(stored.columns("uri"))
+        self._typed = TypedLists(stored, columns.types)
         self.have_no_id = list[Column]()
         """Masks, a bit for each, of the `rows` so far, see `without_id`."""
-
-    def pictures(self) -> Iterator[pa.Table]:
-        """The pictures that no list names."""
-        return (
-            self._pictures.others(self._stored.columns("uri"))
-            if isinstance(self._pictures, Pictures)
-            else self._pictures
-        )
 
     def rows(self) -> Iterator[pa.Table]:
         """What the lists list, with what is known of the pictures beside them."""
         for table in self._typed:
             self.have_no_id.append(without_id(table))
-            yield self._pictures.join(table) if isinstance(self._pictures, Pictures) else table
+            yield self._beside.join(table)
 
 
 def _read_each(files: Sequence[SourceFile], read: Callable[[SourceFile], Listed]) -> Iterator[Listed]:

@@ -6,6 +6,7 @@ import datetime as dt
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -149,7 +150,10 @@ def concat_listings(tables: Sequence[pa.Table]) -> pa.Table:
 
 def common_schema(tables: Iterable[pa.Table], again: Iterable[pa.Table]) -> pa.Schema:
     """The schema of `concat_listings`; `again` has the same tables, which may be read from files."""
-    schema = merge_schemas(*map(of_values, tables))
+    fields: dict[str, pa.Field[Any]] = {}
+    for column in chain.from_iterable(map(of_values, tables)):
+        fields[column.name] = common_field(fields.get(column.name, column), column)
+    schema = in_memory(pa.schema(fields.values()))
     texts = {column.name for table in again for column in schema if not _holds(column, table)}
     for number, column in enumerate(schema):
         if column.name in texts:
@@ -177,15 +181,6 @@ def _holds(column: pa.Field[Any], table: pa.Table) -> bool:
         return not pa.types.is_floating(column.type) or values.cast(column.type).type == column.type
     except (CollectionError, pa.ArrowInvalid):
         return False
-
-
-def merge_schemas(*schemas: pa.Schema) -> pa.Schema:
-    """All fields, each with a type that holds the values of all schemas that have it."""
-    fields: dict[str, pa.Field[Any]] = {}
-    for schema in schemas:
-        for column in schema:
-            fields[column.name] = common_field(fields.get(column.name, column), column)
-    return in_memory(pa.schema(fields.values()))
 
 
 def column_of(values: list[Any]) -> Column:

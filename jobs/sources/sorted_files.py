@@ -64,15 +64,12 @@ class SortedFiles:
                 left_out[kind_of_other(file.name)] += 1
         for each in (images, texts):
             each.leave_out(reasons, left_out)
-        others = [
-            _without(sorted(each, key=lambda file: file.name), reasons, left_out) for each in (videos, tars, tables)
-        ]
         return cls(
             images=images,
             texts=texts,
-            videos=others[0],
-            tars=others[1],
-            tables=others[2],
+            videos=_without(videos, reasons, left_out),
+            tars=_without(tars, reasons, left_out),
+            tables=_without(tables, reasons, left_out),
             refused=refused,
             left_out=left_out,
         )
@@ -148,8 +145,7 @@ def _reason(path: str | None, reasons: Mapping[str, str]) -> str | None:
 
 
 def _without(files: list[SourceFile], reasons: Mapping[str, str], left_out: Counter[str]) -> list[SourceFile]:
-    if not reasons:
-        return files
-    found = [(file, _reason(file.name, reasons)) for file in files]
+    """The files by name, without those in folders with a reason."""
+    found = [(file, _reason(file.name, reasons)) for file in sorted(files, key=lambda file: file.name)]
     left_out.update(reason for _, reason in found if reason)
     return [file for file, reason in found if not reason]

@@ -4,7 +4,7 @@ from __future__ import annotations  # pyarrow's types take arguments in its stub
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -177,28 +177,21 @@ class ListingWriter:
 
     def _settle_types(self) -> None:
         """Write files again whose columns have other types than those of others."""
-        schemas = list(map(self._schema_of, self._files))
+        folder = self._scratch.path
+        schemas = [in_memory(read_schema(folder / file.path, file)) for file in self._files]
         kinds = {(field.name, field.type) for schema in schemas for field in schema if field.type != pa.null()}
         if len(kinds) == len({name for name, _ in kinds}):
             return
-        common, start, files = common_schema(self._read_all(), self._read_all()), 0, list[RowFile]()
+        read = partial(_read, folder)
+        common, start, files = common_schema(map(read, self._files), map(read, self._files)), 0, list[RowFile]()
         for file, schema in zip(self._files, schemas, strict=True):
             wanted = pa.schema([common.field(name) for name in schema.names])
             if wanted == schema:
                 files.append(file)
             else:
-                files += write_table_facts(self._scratch.storage, NO_RUN, conform(self._read(file), wanted), start)
+                files += write_table_facts(self._scratch.storage, NO_RUN, conform(read(file), wanted), start)
             start += file.rows
         self._files = files
-
-    def _schema_of(self, file: RowFile) -> pa.Schema:
-        return in_memory(read_schema(self._scratch.path / file.path, file))
-
-    def _read_all(self) -> Iterator[pa.Table]:
-        return map(self._read, self._files)
-
-    def _read(self, file: RowFile) -> pa.Table:
-        return _read(self._scratch.path, file)
 
 
 def _read(folder: Path, file: RowFile, group: int | None = None, names: Sequence[str] | None = None) -> pa.Table:
@@ -227,21 +220,18 @@ class StoredTables:
             writer.write_table(table)
         self.schemas.append(table.schema)
 
-    def read(self, number: int) -> pa.Table:
-        return self._read(number, pa.ipc.IpcReadOptions())
+    def read(self, number: int, options: pa.ipc.IpcReadOptions | None = None) -> pa.Table:
+        with pa.OSFile(self._path(number), "rb") as file, pa.ipc.open_file(file, options=options) as reader:
+            return reader.read_all()
 
     def column(self, number: int, name: str) -> pa.ChunkedArray[Any]:
         """A column of a table, read alone."""
         wanted = [self.schemas[number].get_field_index(name)]
-        return self._read(number, pa.ipc.IpcReadOptions(included_fields=wanted))[0]
+        return self.read(number, pa.ipc.IpcReadOptions(included_fields=wanted))[0]
 
     def columns(self, name: str) -> Iterator[pa.ChunkedArray[Any]]:
         """A column that all tables have, of each."""
         return (self.column(number, name) for number in range(len(self.schemas)))
-
-    def _read(self, number: int, options: pa.ipc.IpcReadOptions) -> pa.Table:
-        with pa.OSFile(self._path(number), "rb") as file, pa.ipc.open_file(file, options=options) as reader:
-            return reader.read_all()
 
     def _path(self, number: int) -> str:
         return str(self._scratch.path / f"{number:06}.arrow")

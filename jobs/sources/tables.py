@@ -189,7 +189,8 @@ class ListReader:
                 raise
             return _left_out(f".{kind} without addresses or pictures")
         # As img2dataset writes them: the web addresses from which the pictures of a tar or folder were downloaded.
-        if str(PurePosixPath(table.name).with_suffix("")) in self.containers and _are_web_addresses(rows["uri"]):
+        of_web = pc.all(pc.match_substring_regex(rows["uri"], "^https?://")).as_py()
+        if of_web and str(PurePosixPath(table.name).with_suffix("")) in self.containers:
             return _left_out(f".{kind} with the origins of pictures")
         return self._without_excluded(table, rows, refused)
 
@@ -216,7 +217,3 @@ class ListReader:
 
 def _left_out(kind: str) -> Listed:
     return Listed(images=LISTING.empty_table(), left_out=Counter([kind]))
-
-
-def _are_web_addresses(uris: Column) -> bool:
-    return bool(pc.all(pc.match_substring_regex(uris, "^https?://")).as_py())

@@ -12,10 +12,10 @@ from fastapi.testclient import TestClient
 from api.http.app import create_app
 from api.observe.log import JsonLines, TextLines
 from api.search.service import SearchService
-from embedder.fake import FakeEmbedder
 from index.collection import Collection
 from index.search import Searcher
 from tests.support.collections.small_collection import PLAIN, make_collection, shared_decoders
+from tests.support.fake_embedder import FakeEmbedder
 
 
 @pytest.fixture(scope="session", autouse=True)

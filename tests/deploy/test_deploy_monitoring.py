@@ -25,11 +25,11 @@ from api.observe.log import RequestRecord
 from api.observe.metrics import Metrics
 from api.search.collections import Collections
 from api.settings import RequestLimits
-from embedder.fake import FakeEmbedder
 from jobs.embedding import worker_metrics
 from jobs.schedule.history import HistoryEntry
 from jobs.schedule.metrics_file import write_metrics
 from tests.support.collections.small_collection import PLAIN, fake_service, make_collection
+from tests.support.fake_embedder import FakeEmbedder
 from tests.support.paths import DEPLOY
 
 FOLDER = DEPLOY / "monitoring"

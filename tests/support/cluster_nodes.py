@@ -7,9 +7,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import ray
+from ray import cloudpickle
 from ray.cluster_utils import Cluster
 
 from index.collection import Collection
+from tests.support import fake_embedder
+
+cloudpickle.register_pickle_by_value(fake_embedder)  # type: ignore[no-untyped-call]  # nodes have no tests
 
 CLUSTER_MARKS = [
     pytest.mark.ray,

@@ -16,8 +16,8 @@ from api.http.middleware.rate_limit import RateLimit
 from api.local import running
 from api.search.service import SearchService
 from api.settings import Access, ServeSettings
-from embedder.fake import FakeEmbedder
 from tests.support.collections.small_collection import PLAIN, followed_service, make_collection
+from tests.support.fake_embedder import FakeEmbedder
 from tests.support.servers.clients import on_this_machine, refusal, search_star
 
 

@@ -42,10 +42,10 @@ from api.search.query import Part, Query
 from api.search.service import SearchService
 from api.settings import Access
 from benchmarks.common.waiting import eventually
-from embedder.fake import FakeEmbedder
 from embedder.identity import ModelIdentity
 from index.collection import Collection
 from tests.support.collections.small_collection import PLAIN, add_pictures, followed_service, make_collection, png
+from tests.support.fake_embedder import FakeEmbedder
 from tests.support.pictures.sample_images import rotated
 from tests.support.scripted_server import Reply, ScriptedServer, scripted
 

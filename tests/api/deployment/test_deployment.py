@@ -33,7 +33,6 @@ from api.search.service import SearchService
 from api.settings import ServeSettings
 from benchmarks.common.models import save_small_clip
 from benchmarks.common.servers import free_port
-from embedder.fake import FakeEmbedder
 from embedder.models.clip import ClipEmbedder
 from index.collection import Collection
 from index.collection.records import ModelRecord
@@ -43,6 +42,7 @@ from index.versions.promotion import promote
 from likeness.cli.serve import serve as serve_command
 from tests.support.collections.s3_server import Bucket
 from tests.support.collections.small_collection import COLOURS, PLAIN, add_pictures, make_collection, png
+from tests.support.fake_embedder import FakeEmbedder
 from tests.support.servers.fake_models import one_fake
 
 

@@ -20,12 +20,12 @@ from api.search.engine import LoadModel
 from api.settings import ServeSettings
 from benchmarks.common.waiting import eventually
 from embedder.errors import ModelError
-from embedder.fake import FakeEmbedder
 from index.collection import Collection
 from index.collection.records import ModelRecord
 from jobs.embedding.model_source import model_record
 from tests.support.collections.several import Loader
 from tests.support.collections.small_collection import PLAIN, add_pictures
+from tests.support.fake_embedder import FakeEmbedder
 
 FAKES = {side: FakeEmbedder(side=side) for side in (32, 64, 96)}
 RECORDS = {side: model_record(fake.identity) for side, fake in FAKES.items()}

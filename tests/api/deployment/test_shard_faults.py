@@ -19,12 +19,12 @@ from api.http.body import BodyReader
 from api.settings import RequestLimits, ServeSettings
 from benchmarks.common.servers import replicas_of
 from benchmarks.common.waiting import eventually
-from embedder.fake import FakeEmbedder
 from index.collection import Collection
 from index.search import Searcher
 from index.search.shard import Shard, split_into_shards
 from tests.support.collections.hand_made import unit_vectors
 from tests.support.collections.sharded import DIM, ids_of, make_sharded
+from tests.support.fake_embedder import FakeEmbedder
 from tests.support.servers.fake_models import fakes
 
 pytestmark = [pytest.mark.ray, pytest.mark.long]

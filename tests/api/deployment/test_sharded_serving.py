@@ -24,7 +24,6 @@ from api.http.app import create_app
 from api.local import running
 from api.settings import Replicas, ServeSettings
 from benchmarks.common.waiting import eventually
-from embedder.fake import FakeEmbedder
 from index.builder.build_index import build_index
 from index.collection import Collection
 from index.errors import CollectionError
@@ -33,6 +32,7 @@ from index.search.sharded_index import ShardsLostError
 from jobs.embedding.model_source import model_record
 from tests.support.collections.hand_made import add_run, rows, unit_vectors
 from tests.support.collections.sharded import DIM, LIMITS, ids_of, make_sharded
+from tests.support.fake_embedder import FakeEmbedder
 from tests.support.servers.clients import refusal
 from tests.support.servers.fake_models import fakes
 

@@ -22,12 +22,12 @@ from api.http.app import create_app
 from api.local import running
 from api.settings import Replicas, ServeSettings
 from benchmarks.common.waiting import eventually
-from embedder.fake import FakeEmbedder
 from embedder.openmp import OPENMP_ENVIRONMENT
 from index.collection import Collection
 from jobs.errors import UsageError
 from likeness.cli.serve import serve as serve_command
 from tests.support.collections.small_collection import PLAIN, add_pictures
+from tests.support.fake_embedder import FakeEmbedder
 from tests.support.servers.clients import refusal
 from tests.support.servers.fake_models import fakes
 

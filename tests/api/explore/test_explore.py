@@ -22,10 +22,10 @@ from api.explore.colours import colour_distances, group_colours
 from api.explore.likeness import Neighbours
 from api.explore.widget import ExploreWidget
 from embedder.errors import ModelError
-from embedder.fake import FakeEmbedder
 from index.errors import NotACollectionError, QueryError
 from index.search import Searcher
 from tests.support.collections.small_collection import PLAIN, RecordingFetcher, make_collection, png
+from tests.support.fake_embedder import FakeEmbedder
 
 MARKUP = "<img src=x onerror=alert(1)>.png"
 PICTURES = PLAIN | {MARKUP: png((240, 240, 20))}

@@ -20,12 +20,12 @@ from api.errors import Problem
 from api.explore import Likeness
 from api.http.app import create_app
 from api.local import running
-from embedder.fake import FakeEmbedder
 from index.collection import Collection
 from index.search import Searcher
 from jobs.embedding.model_source import model_record
 from tests.support.collections.hand_made import add_version, rows, unit_vectors
 from tests.support.collections.small_collection import fake_service, png
+from tests.support.fake_embedder import FakeEmbedder
 
 ROWS = 6
 DAYS = [dt.datetime(2024, 5, day, 12, tzinfo=dt.UTC) for day in range(1, ROWS + 1)]

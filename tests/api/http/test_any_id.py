@@ -9,8 +9,8 @@ from api.client import LikenessClient
 from api.explore import Likeness
 from api.http.app import create_app
 from api.local import running
-from embedder.fake import FakeEmbedder
 from tests.support.collections.small_collection import RecordingFetcher, fake_service, make_collection, png
+from tests.support.fake_embedder import FakeEmbedder
 
 AWKWARD = (
     *("..", ".", "../..", "a/../b", "a/./b", "/", "//", "/a", "a/", "a//b", "x", "x/picture", "x/picture/picture"),

@@ -20,10 +20,10 @@ from api.local import running
 from api.search.service import SearchService
 from api.settings import RequestLimits
 from embedder.errors import UnsupportedInputError
-from embedder.fake import FakeEmbedder
 from embedder.fetch.fetcher import Fetcher, FetchPolicy
 from index.search import Searcher
 from tests.support.collections.small_collection import COLOURS, PLAIN, fake_service, make_collection, png
+from tests.support.fake_embedder import FakeEmbedder
 from tests.support.pictures import sample_images
 from tests.support.pictures.fetching import answer, redirect
 from tests.support.scripted_server import Reply, scripted

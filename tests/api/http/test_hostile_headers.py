@@ -13,9 +13,9 @@ from api.access.keys import KeyRing, KeyScope, add_key
 from api.http.app import create_app
 from api.http.problem_documents import MEDIA_TYPE
 from api.settings import Access
-from embedder.fake import FakeEmbedder
 from index.search import Searcher
 from tests.support.collections.small_collection import PLAIN, fake_service, followed_service, make_collection
+from tests.support.fake_embedder import FakeEmbedder
 
 # Headers that this server reads, or a library for it.
 READ: Final = (

@@ -19,10 +19,10 @@ from api.observe.log import is_awaited, record_request
 from api.search.service import SearchService
 from api.settings import ServeSettings
 from benchmarks.hostile import pictures as hostile
-from embedder.fake import FakeEmbedder
 from embedder.images.decoder_pool import DecodePool
 from index.search import Searcher
 from tests.support.collections.small_collection import COLOURS, fake_service, make_collection, png
+from tests.support.fake_embedder import FakeEmbedder
 
 ENDLESS = hostile.progressive_jpeg(12_000, 12_000, 64)  # five seconds of work
 

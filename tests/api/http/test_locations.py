@@ -17,10 +17,10 @@ from api.local import running
 from api.search.service import SearchService
 from api.settings import RequestLimits, ServeSettings
 from embedder.errors import UnsupportedInputError
-from embedder.fake import FakeEmbedder
 from index.collection import Collection
 from index.search import Searcher
 from tests.support.collections.small_collection import add_pictures, fake_service, make_collection, png
+from tests.support.fake_embedder import FakeEmbedder
 from tests.support.servers.clients import on_this_machine
 
 NAMES = ("a.png", "b.png", "c.png")

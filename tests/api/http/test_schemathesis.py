@@ -24,9 +24,9 @@ from api.http.app import create_app
 from api.http.problem_documents import MEDIA_TYPE
 from api.search.service import SearchService
 from api.settings import Access
-from embedder.fake import FakeEmbedder
 from embedder.fetch.fetcher import Fetcher, FetchPolicy
 from tests.support.collections.small_collection import COLOURS, PLAIN, followed_service, make_collection, png
+from tests.support.fake_embedder import FakeEmbedder
 
 PROBLEMS_BY_TYPE: Final = {kind.type: kind for kind in PROBLEMS.values()}
 PHASES: Final = ("examples", "coverage", "fuzzing", "stateful")

@@ -19,10 +19,10 @@ from api.client.query import image_bytes
 from api.http.app import create_app
 from api.settings import RequestLimits
 from benchmarks.common.waiting import eventually
-from embedder.fake import FakeEmbedder
 from index.queries import QueryKind
 from index.search import Searcher
 from tests.support.collections.small_collection import RecordingFetcher, fake_service, make_collection, png
+from tests.support.fake_embedder import FakeEmbedder
 from tests.support.pictures.sample_images import rotated
 
 # Two reds that hardly differ, and other colours.

@@ -16,9 +16,9 @@ from api.http.app import create_app
 from api.local import running
 from api.settings import Access, RequestLimits
 from benchmarks.common.waiting import eventually
-from embedder.fake import FakeEmbedder
 from index.search import Searcher
 from tests.support.collections.small_collection import PLAIN, RecordingFetcher, fake_service
+from tests.support.fake_embedder import FakeEmbedder
 from tests.support.servers.clients import on_this_machine, refusal, search_star
 
 BY_URL = {"url": "https://pictures.example/red.png"}

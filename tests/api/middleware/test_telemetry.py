@@ -26,9 +26,9 @@ from api.observe.metrics import Metrics, merge_replicas
 from api.search.service import SearchService
 from api.settings import Access
 from embedder.errors import FetchError
-from embedder.fake import FakeEmbedder
 from index.collection import Collection
 from tests.support.collections.small_collection import PLAIN, RecordingFetcher, add_pictures, followed_service, png
+from tests.support.fake_embedder import FakeEmbedder
 from tests.support.paths import ROOT
 from tests.support.servers.clients import search_star
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from api.errors import Problem
 from api.search.batcher import ContentKey, EmbeddingCache, QueryBatcher, Vector
 from embedder.errors import ModelError
-from embedder.fake import FakeEmbedder
+from tests.support.fake_embedder import FakeEmbedder
 
 
 class SlowEmbedder(FakeEmbedder):

@@ -15,11 +15,11 @@ from api.http.app import create_app
 from api.search import engine
 from api.search.service import SearchService
 from api.settings import RequestLimits, ServeSettings
-from embedder.fake import FakeEmbedder
 from index.collection import Collection
 from jobs.embedding.model_source import model_record
 from tests.support.collections.hand_made import add_version, rows, unit_vectors
 from tests.support.collections.small_collection import followed_service
+from tests.support.fake_embedder import FakeEmbedder
 from tests.support.servers.clients import ids, search
 
 COUNT, DIM = 60, FakeEmbedder().identity.dim

@@ -16,7 +16,6 @@ from api.http.app import create_app
 from api.search.query import Part, Query
 from api.search.service import SearchService, row_of_image
 from api.settings import ServeSettings
-from embedder.fake import FakeEmbedder
 from embedder.images.decoder_pool import DecodePool
 from index.collection import Collection
 from index.collection.rows import row_schema
@@ -31,6 +30,7 @@ from tests.support.collections.small_collection import (
     make_collection,
     png,
 )
+from tests.support.fake_embedder import FakeEmbedder
 from tests.support.pictures.sample_images import encode
 
 

@@ -17,12 +17,12 @@ from api.http.app import create_app
 from api.search.query import Part, Query
 from api.search.service import SearchService
 from benchmarks.common.waiting import eventually
-from embedder.fake import FakeEmbedder
 from embedder.protocol import Embedder
 from index.collection import Collection
 from index.search import Searcher
 from tests.support.collections.several import Loader, OtherFake
 from tests.support.collections.small_collection import COLOURS, add_pictures, fake_service, make_collection, png
+from tests.support.fake_embedder import FakeEmbedder
 from tests.support.servers.clients import on_this_machine
 
 RED = png(COLOURS["red.png"])

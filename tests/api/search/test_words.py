@@ -13,7 +13,6 @@ from api.http.app import create_app
 from api.search.service import SearchService
 from api.settings import RequestLimits
 from embedder.errors import UnsupportedInputError
-from embedder.fake import FakeEmbedder
 from index.collection import Collection
 from index.search import Searcher
 from index.search.fused import WORD_HITS, fused
@@ -22,6 +21,7 @@ from jobs.embedding.model_source import model_record
 from tests.support.collections.hand_made import add_version, rows, unit_vectors
 from tests.support.collections.sharded import InProcessShards
 from tests.support.collections.small_collection import fake_service
+from tests.support.fake_embedder import FakeEmbedder
 from tests.support.servers.clients import ids, search
 
 COUNT = 300

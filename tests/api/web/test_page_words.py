@@ -12,7 +12,6 @@ from playwright.sync_api import Locator, Page, expect
 from api.http.app import create_app
 from api.local import running
 from embedder.errors import UnsupportedInputError
-from embedder.fake import FakeEmbedder
 from index.collection import Collection
 from index.collection.records import IndexSettings
 from index.collection.rows import row_schema
@@ -20,6 +19,7 @@ from index.search import Searcher
 from jobs.embedding.model_source import model_record
 from tests.support.collections.hand_made import add_version
 from tests.support.collections.small_collection import embedded_row, fake_service, png
+from tests.support.fake_embedder import FakeEmbedder
 from tests.support.servers.page_tools import check_axe, heading, ids, params, search, tiles
 
 pytestmark = pytest.mark.browser

@@ -15,8 +15,8 @@ from api.access.keys import KeyRing, KeyScope, add_key
 from api.http.app import create_app
 from api.local import running
 from api.settings import Access, RequestLimits
-from embedder.fake import FakeEmbedder
 from tests.support.collections.small_collection import fake_service, make_collection, png
+from tests.support.fake_embedder import FakeEmbedder
 from tests.support.servers.page_server import MARKUP, Site, gallery_site
 from tests.support.servers.page_tools import address_of, check_axe, exhibit, heading, ids, labels, params, search, tiles
 

@@ -17,9 +17,10 @@ from embedder.images.decode import decode_image, thumbnail
 from embedder.images.decoder_pool import DecodePool
 from embedder.images.formats import EXTRA_FORMATS, jxl_size, picture_format
 from embedder.images.limits import DEFAULT_LIMITS, ImageLimits
+from jobs.demo.gallery import STORED_AS
 from tests.support.pictures.damage import REASONS, damage
 from tests.support.pictures.raw_files import dng
-from tests.support.pictures.sample_images import CENTRE, STORED, WHOLE, corner_error, encode, quarters, smooth
+from tests.support.pictures.sample_images import CENTRE, WHOLE, corner_error, encode, quarters, smooth
 from tests.support.processes import python
 
 pillow_heif.register_heif_opener()
@@ -35,7 +36,7 @@ def turned(orientation: int) -> Image.Exif:
 
 
 def stored(orientation: int, size: tuple[int, int] = (96, 64)) -> Image.Image:
-    return quarters(*size).transpose(STORED[orientation])
+    return quarters(*size).transpose(STORED_AS[orientation])
 
 
 @pytest.mark.parametrize(

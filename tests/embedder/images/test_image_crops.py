@@ -9,8 +9,8 @@ from PIL import Image
 
 from embedder.images import Region
 from embedder.images.decode import CropSpec, decode_image, thumbnail
+from tests.support.pictures.photographs import stock_crop
 from tests.support.pictures.sample_images import BLUE, CENTRE, WHOLE, corner_error, encode, quarters, rotated, smooth
-from tests.support.pictures.sixty_pictures import stock_crop
 from tests.support.processes import python
 
 

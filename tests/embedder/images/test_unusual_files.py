@@ -23,8 +23,9 @@ from embedder.images.decode import decode_image
 from embedder.images.decoder_pool import DecodePool
 from embedder.images.limits import ImageLimits
 from jobs.demo.broken import png_chunk
+from jobs.demo.gallery import STORED_AS
 from tests.support.pictures.deep import GREY, RGB, full_range, tiff
-from tests.support.pictures.sample_images import STORED, WHOLE, corner_error, encode, quarters, smooth
+from tests.support.pictures.sample_images import WHOLE, corner_error, encode, quarters, smooth
 
 Array = npt.NDArray[Any]
 TWICE = np.dstack([RGB, 255 - RGB])
@@ -239,7 +240,7 @@ def test_a_png_with_long_texts_is_read(extra: bytes, last: bool) -> None:
     ],
 )
 def test_an_orientation_in_xmp_turns_the_picture(extra: bytes) -> None:
-    data = encode(quarters().transpose(STORED[6]), "png")
+    data = encode(quarters().transpose(STORED_AS[6]), "png")
     decoded = decode_image(with_chunks(png_chunk(b"zTXt", b"Comment\0\0" + LONG), extra, data=data), WHOLE)
     assert (decoded.width, decoded.height) == (96, 64)
     assert corner_error(decoded.pixels) <= 2

@@ -177,7 +177,7 @@ def test_a_conversion_is_not_disturbed_by_files_named_like_modules(
     monkeypatch.chdir(tmp_path / "here")
     monkeypatch.syspath_prepend(tmp_path / "script")
     monkeypatch.setenv(CACHE_DIR, str(tmp_path / "cache"))
-    assert conversion_folder(Checkpoint.find(str(copied)), "auto") is not None
+    assert conversion_folder(Checkpoint.find(str(copied)), "fp32") is not None
 
 
 def set_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, variable: str, path: str) -> None:
@@ -239,8 +239,8 @@ def test_a_small_job_awaits_no_conversion(copied: Path, monkeypatch: pytest.Monk
     ("options", "message"),
     [
         ({"precision": "int8", "device": "cuda"}, "int8 is only for CPUs, but the device is cuda"),
-        ({"device": "cpu", "batch_size": 0}, "at least 1, got 0 and None"),
-        ({"device": "cpu", "threads": 0}, "at least 1, got 64 and 0"),
+        ({"batch_size": 0}, "at least 1, got 0 and None"),
+        ({"threads": 0}, "at least 1, got 64 and 0"),
     ],
 )
 def test_invalid_options_are_refused(options: dict[str, object], message: str) -> None:

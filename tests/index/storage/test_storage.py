@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
-import numpy as np
 import obstore
 import pytest
 from obstore.exceptions import PermissionDeniedError
@@ -23,19 +22,16 @@ from pydantic import ValidationError
 from benchmarks.common.servers import free_port
 from embedder.errors import FetchError
 from embedder.fetch import Fetcher
-from index.analysis.duplicates import near_duplicates
-from index.builder.build_index import build_index
 from index.collection import Collection, row_files
 from index.collection.live_rows import LiveRows
 from index.collection.records import IndexSettings, RunStart
 from index.errors import CollectionError, UnreachableError
-from index.search import Searcher
 from index.storage.bucket_address import Bucket as Address
 from index.storage.bucket_address import without_secrets
 from index.storage.clients import object_store
 from index.storage.picture_reader import PictureReader
 from index.storage.storage import FileInfo, Storage, canonical_address
-from tests.support.collections.hand_made import MODEL, AnyRecord, add_run, rows, unit_vectors
+from tests.support.collections.hand_made import MODEL, AnyRecord, add_run, rows
 from tests.support.collections.s3_server import FAULTS, Bucket, FaultyProxy
 from tests.support.scripted_server import Reply, scripted
 
@@ -491,25 +487,3 @@ def test_a_refusing_bucket_is_not_called_damaged(bucket: Bucket, monkeypatch: py
     if call == "get":
         with pytest.raises(UnreachableError, match=message):
             collection.written_files(started)
-
-
-def test_a_collection_in_a_bucket(bucket: Bucket) -> None:
-    collection = Collection.create_or_open(bucket.address("likeness"))
-    vectors = unit_vectors(50)
-    ids = [f"{number:02d}" for number in range(50)]
-    start = collection.start_run("memory:", MODEL)
-    assert [run.run_id for run in collection.snapshot().unfinished] == [start.run_id]
-    add_run(collection, rows(ids[:30], vectors[:30]), rows(ids[30:], vectors[30:]), deletes=["gone"])
-    reopened = pickle.loads(pickle.dumps(Collection.open(collection.location)))
-    assert reopened.live_rows(["image_id"]).column("image_id").to_pylist() == ids
-    first = build_index(reopened)
-    assert build_index(reopened) == first  # nothing new: nothing built
-    searcher = Searcher.open(reopened)
-    assert reopened.versions() == ["000001"]
-    matches = searcher.search(vectors[7:8], 3)[0]
-    exact = vectors @ vectors[7]
-    assert [match.image_id for match in matches] == [ids[row] for row in np.argsort(-exact)[:3]]
-    assert matches[0].score == pytest.approx(1.0, abs=1e-6)
-    # Its local copies have been unlinked by now.
-    groups = near_duplicates(searcher, matches[1].score or 0.0)
-    assert any({"07", matches[1].image_id} <= set(group.ids) for group in groups)

@@ -23,7 +23,7 @@ from index.search import Searcher
 from jobs.values import DEMO_MODEL
 from tests.support.collections.hand_made import add_run, add_version, rows, unit_vectors
 from tests.support.command_line import Run
-from tests.support.pictures.sixty_pictures import sixty_pictures, upright
+from tests.support.pictures.photographs import sixty_pictures, upright
 from tests.support.pictures.tiny_checkpoints import TOWER
 
 CLASSES = {number: f"class {number}" for number in range(12)}

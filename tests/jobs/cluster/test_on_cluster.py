@@ -18,7 +18,6 @@ from prometheus_client.parser import text_string_to_metric_families
 from ray import cloudpickle
 from rich.console import Console
 
-from embedder.fake import FakeEmbedder
 from embedder.protocol import Embedder
 from index.builder.build_index import build_index, run_here
 from index.builder.segment import SegmentJob
@@ -37,6 +36,7 @@ from jobs.update import Update
 from jobs.values import DEMO_MODEL
 from tests.support.cluster_nodes import CLUSTER_MARKS, Nodes, assert_rows_are_the_same, live
 from tests.support.collections.hand_made import add_run, rows, unit_vectors
+from tests.support.fake_embedder import FakeEmbedder
 from tests.support.nights.fake_job import assert_gallery_is_embedded, embed
 
 pytestmark = CLUSTER_MARKS

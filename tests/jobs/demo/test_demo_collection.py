@@ -25,12 +25,6 @@ def test_it_holds_the_gallery_and_is_made_once(tmp_path: Path) -> None:
     assert again.versions() == ["000001"]
 
 
-def test_broken_pictures_are_rejects_of_it(tmp_path: Path) -> None:
-    collection = make_demo_collection(tmp_path, count=100)
-    assert [row["error_reason"] for row in list_rejects(collection)] == ["empty"]
-    assert Searcher.open(collection).ntotal == 99
-
-
 def test_the_second_night_holds_the_changes(tmp_path: Path) -> None:
     nights = make_nights(tmp_path, count=40)
     before, after = (Searcher.open(nights.nightly, version) for version in ("000001", "000002"))

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from ray import cloudpickle
 
 from embedder.errors import ModelError, ModelNotFoundError
-from embedder.fake import FakeEmbedder
 from embedder.protocol import Embedder
 from index.collection import Collection
 from jobs.cluster.session import ray_cluster
@@ -19,6 +18,7 @@ from jobs.demo.gallery import Gallery
 from jobs.embedding.model_source import ModelSource
 from jobs.embedding.placement import Place
 from jobs.errors import JobError
+from tests.support.fake_embedder import FakeEmbedder
 from tests.support.nights.fake_job import assert_gallery_is_embedded, embed
 
 pytestmark = pytest.mark.ray

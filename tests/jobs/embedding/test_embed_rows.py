@@ -6,8 +6,8 @@ import pytest
 from numpy.typing import NDArray
 
 from embedder.errors import ModelError
-from embedder.fake import FakeEmbedder
 from jobs.embedding.embed_rows import embed_rows
+from tests.support.fake_embedder import FakeEmbedder
 
 SIDE = 8
 FAKE = FakeEmbedder(side=SIDE, dim=4)
@@ -43,21 +43,3 @@ def test_each_row_gets_its_own_vector_and_rejected_rows_none(rejected: set[int])
 def test_pictures_of_another_size_are_refused_with_both_sizes() -> None:
     with pytest.raises(ModelError, match=r"expected pixels of 192 bytes, 8 × 8 × 3, got fixed_size_binary\[48\]"):
         embed_rows(batch([np.zeros((4, 4, 3), np.uint8)], side=4), FAKE)
-
-
-def test_the_fake_is_deterministic_unit_norm_and_nearer_for_pictures_that_look_alike() -> None:
-    crops = pictures(2)
-    crops[0] //= 2  # darker all over
-    near = np.clip(crops[0].astype(int) + 3, 0, 255).astype(np.uint8)
-    vectors = FAKE.embed_images(np.stack([crops[0], near, crops[1]]))
-
-    assert vectors.dtype == np.float32
-    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)
-    assert vectors[0] @ vectors[1] > 0.99 > vectors[0] @ vectors[2]
-    assert np.array_equal(FakeEmbedder(side=SIDE, dim=4).embed_images(crops[:1])[0], vectors[0])
-    assert np.array_equal(FAKE.embed_texts(["a", "b"])[1], FAKE.embed_texts(["b"])[0])
-    assert FAKE.identity.fingerprint != FakeEmbedder(side=16, dim=4).identity.fingerprint
-    with pytest.raises(ModelError, match="multiple of 4, got 10"):
-        FakeEmbedder(side=10)
-    with pytest.raises(ModelError, match=r"expected uint8 \(n, 8, 8, 3\), got float64"):
-        FAKE.embed_images(np.zeros((1, SIDE, SIDE, 3)))  # type: ignore[arg-type]

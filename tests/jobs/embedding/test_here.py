@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from embedder.errors import ModelError
-from embedder.fake import FakeEmbedder
 from index.collection import Collection
 from jobs.cluster.pool import Pool
 from jobs.demo.gallery import Gallery
@@ -27,6 +26,7 @@ from jobs.errors import RayStartError, TooManyRejectsError
 from jobs.planning.todo import Todo
 from jobs.sources.listing import listing_table
 from jobs.spec import Resources
+from tests.support.fake_embedder import FakeEmbedder
 from tests.support.nights.fake_job import assert_gallery_is_embedded, embed
 
 

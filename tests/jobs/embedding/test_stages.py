@@ -16,7 +16,6 @@ from ray.data._internal.metadata_exporter import sanitize_for_struct
 
 from benchmarks.hostile import pictures as hostile
 from embedder.errors import FetchError
-from embedder.fake import FakeEmbedder
 from embedder.fetch import Fetcher
 from embedder.fetch.validators import Download
 from embedder.images.decode import decode_image
@@ -32,6 +31,7 @@ from jobs.planning.todo import Todo
 from jobs.sources.listing import listing_table
 from tests.support.collections.run_plans import run_plan_of
 from tests.support.collections.small_collection import png
+from tests.support.fake_embedder import FakeEmbedder
 from tests.support.pictures.sample_images import put_pictures
 
 FAKE = FakeEmbedder()

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from embedder.errors import ModelError, UnsupportedInputError
-from embedder.fake import FakeEmbedder
 from index.collection import Collection
 from index.collection.live_rows import LiveRows
 from index.collection.records import ModelRecord
@@ -15,6 +14,7 @@ from jobs.embedding.model_source import model_record
 from jobs.errors import UsageError
 from jobs.indexing.query_texts import QueryTexts, collection_texts, read_queries
 from tests.support.collections.hand_made import add_run, rows, unit_vectors
+from tests.support.fake_embedder import FakeEmbedder
 
 
 def labelled(folder: Path, **metadata: Any) -> Collection:

@@ -6,7 +6,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from embedder.fake import FakeEmbedder
 from index.collection import Collection
 from index.collection.records import ModelRecord, RunStart
 from index.collection.row_files import block_of
@@ -15,6 +14,7 @@ from jobs.planning.plan import Plan, block_name
 from jobs.sources.listing import listing_table
 from tests.support.collections.rejects import list_rejects
 from tests.support.collections.run_plans import images_to_do, run_plan_of
+from tests.support.fake_embedder import FakeEmbedder
 
 IDENTITY = FakeEmbedder().identity
 MODEL = ModelRecord(id=IDENTITY.model_id, revision=None, fingerprint=IDENTITY.fingerprint, dim=IDENTITY.dim)

@@ -196,14 +196,6 @@ def test_a_repeated_id_gets_a_name_that_no_row_of_the_list_has(tmp_path: Path) -
     assert uris(listing) == [f"{tmp_path}/{number}.jpg" for number in (0, 2, 1, 3, 4)]
 
 
-def test_the_first_cell_keeps_a_repeated_id(tmp_path: Path) -> None:
-    cells = put(tmp_path / "images.parquet", parquet(id=["x", "y", "x"], jpg=[b"1", b"2", b"3"]))
-    listing = list_images(str(cells))
-    assert ids(listing) == ["x", "y", "x#duplicate=2"]
-    assert fetched(listing) == [b"1", b"2", b"3"]
-    assert list(refused(listing)) == ["x#duplicate=2"]
-
-
 def test_file_names_that_are_escaped_alike_get_different_ids(tmp_path: Path) -> None:
     (tmp_path / os.fsdecode(b"\xe9.jpg")).write_bytes(b"not unicode")
     put(tmp_path / "\\udce9.jpg", b"its escape")
@@ -323,17 +315,6 @@ def test_columns_are_refused_for_a_folder_without_lists(tmp_path: Path, option: 
     put(tmp_path / "a.jpg")
     with pytest.raises(SourceError, match=rf"has no lists, but {name} names a column of a list: omit {name}"):
         list_images(str(tmp_path), **option)
-
-
-def test_several_lists_are_one_source(tmp_path: Path) -> None:
-    lists = {"b.csv": "uri,stars\nb.jpg,1\n", "a.csv": "uri,note\na.jpg,x\n", "deep/c.csv": "url,stars\nc.jpg,0.5\n"}
-    write_files(tmp_path, lists)
-    listing = list_images(str(tmp_path))
-    assert uris(listing) == [f"{tmp_path}/{name}" for name in ("a.jpg", "b.jpg", "deep/c.jpg")]
-    assert metadata(listing) == {"note": ["x", None, None], "stars": [None, 1.0, 0.5]}
-    put(tmp_path / "d.csv", b"uri,stars\nd.jpg,many\n")
-    expected = {"note": ["x", None, None, None], "stars": [None, "1", "many", "0.5"]}
-    assert metadata(list_images(str(tmp_path))) == expected
 
 
 # Parquet files that hold the images

@@ -10,11 +10,11 @@ import pytest
 import requests
 
 from benchmarks.common.servers import serving
-from embedder.fake import FakeEmbedder
 from embedder.models.clip import ClipEmbedder
 from embedder.models.load import load_embedder
 from jobs.values import DEMO_MODEL
 from tests.support.collections.small_collection import PLAIN, make_collection
+from tests.support.fake_embedder import FakeEmbedder
 from tests.support.pictures.tiny_checkpoints import save_deep_clip
 from tests.support.processes import python
 
@@ -26,7 +26,7 @@ LEFT_AT_EXIT: Final = (
 OPEN_WITH_FAKE: Final = (
     LEFT_AT_EXIT + "import sys, time\n"
     "from api.explore import Likeness\n"
-    "from embedder.fake import FakeEmbedder\n"
+    "from tests.support.fake_embedder import FakeEmbedder\n"
     "from index.collection import Collection\n"
     "from index.search import Searcher\n"
     "class Model(FakeEmbedder):\n"

@@ -12,13 +12,13 @@ import pytest
 from rich.console import Console
 
 from api.access.keys import KeyScope, add_key
-from embedder.fake import FakeEmbedder
 from index.matches import Match
 from likeness.cli.options import console, print_json_list
 from likeness.cli.tables.matches import match_table
 from likeness.cli.tables.text_table import TextTable, print_table
 from tests.support.collections.small_collection import COLOURS, make_collection, png
 from tests.support.command_line import Run
+from tests.support.fake_embedder import FakeEmbedder
 
 LONG = "IMG_0288 chelsea exif " * 6 + "Ü 日.png"
 ODD = "two\nlines and a\ttab :smile: [red].png"

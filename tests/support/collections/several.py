@@ -7,7 +7,6 @@ from pathlib import Path
 import pyarrow as pa
 
 from embedder.errors import ModelNotFoundError
-from embedder.fake import FakeEmbedder
 from embedder.protocol import Embedder
 from index.collection import Collection
 from index.collection.records import ModelRecord
@@ -15,6 +14,7 @@ from index.collection.rows import row_schema
 from jobs.embedding.model_source import model_record
 from tests.support.collections.hand_made import add_version
 from tests.support.collections.small_collection import embedded_row, png
+from tests.support.fake_embedder import FakeEmbedder
 
 
 class OtherFake(FakeEmbedder):

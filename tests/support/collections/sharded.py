@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from embedder.fake import FakeEmbedder
 from index.builder.build_index import build_index
 from index.collection import Collection
 from index.collection.records import IndexSettings
@@ -14,6 +13,7 @@ from index.search.shard import Shard, split_into_shards, version_schema
 from index.search.sharded_index import Call, ShardedIndex
 from jobs.embedding.model_source import model_record
 from tests.support.collections.hand_made import add_run, add_version, rows, unit_vectors
+from tests.support.fake_embedder import FakeEmbedder
 
 COUNT = 800
 DIM = FakeEmbedder().identity.dim

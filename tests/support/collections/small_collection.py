@@ -12,7 +12,6 @@ from api.search.engine import LiveEngine, LoadModel
 from api.search.pictures import Pictures
 from api.search.service import SearchService
 from embedder.errors import FetchError
-from embedder.fake import FakeEmbedder
 from embedder.fetch.fetcher import Fetcher, FetchPolicy
 from embedder.images.decode import decode_image
 from embedder.images.decoder_pool import DecodePool
@@ -22,6 +21,7 @@ from index.collection.rows import row_schema
 from index.search import Searcher, VersionSearcher
 from jobs.embedding.model_source import model_record
 from tests.support.collections.hand_made import add_version
+from tests.support.fake_embedder import FakeEmbedder
 from tests.support.pictures.sample_images import encode
 
 COLOURS = {"red.png": (220, 30, 30), "green.png": (30, 200, 40), "blue.png": (20, 40, 210)}

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from embedder.fake import FakeEmbedder
 from embedder.images.decode import decode_image
 from embedder.protocol import Embedder
 from index.collection import Collection
@@ -26,6 +25,7 @@ from jobs.planning.known_rows import write_known
 from jobs.sources.list_images import list_images
 from tests.support.collections.hand_made import written_rows
 from tests.support.collections.run_plans import run_plan_of
+from tests.support.fake_embedder import FakeEmbedder
 
 FAKE = FakeEmbedder()
 

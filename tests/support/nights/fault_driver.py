@@ -13,11 +13,15 @@ from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
+from ray import cloudpickle
 
-from embedder.fake import FakeEmbedder
 from jobs.cluster.session import ray_cluster
 from jobs.embedding.placement import Place
+from tests.support import fake_embedder
+from tests.support.fake_embedder import FakeEmbedder
 from tests.support.nights.fake_job import embed
+
+cloudpickle.register_pickle_by_value(fake_embedder)  # type: ignore[no-untyped-call]  # workers find no tests
 
 BLOCK: Final = 32
 SECONDS_PER_PICTURE: Final = 0.03

@@ -13,6 +13,7 @@ from PIL import Image
 
 from embedder.images import CropSpec
 from jobs.demo.broken import png_chunk
+from jobs.demo.gallery import STORED_AS
 
 WHOLE = CropSpec(side=64, shortest_edge=None)
 CENTRE = CropSpec(side=64, shortest_edge=64)
@@ -69,20 +70,9 @@ def png(width: int, height: int, depth: int, colour: int, rows: bytes, extra: by
     return b"\x89PNG\r\n\x1a\n" + body
 
 
-STORED = {  # by orientation: how a picture is stored so that it is shown upright
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_90,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_270,
-}
-
-
 def rotated(image: Image.Image, orientation: int, name: str, **options: object) -> bytes:
     """The encoded picture, stored with this EXIF orientation."""
     exif = Image.Exif()
     exif[0x0112] = orientation
-    stored = image.transpose(STORED[orientation]) if orientation > 1 else image
+    stored = image.transpose(STORED_AS[orientation]) if orientation > 1 else image
     return encode(stored, name, exif=exif, **options)

@@ -7,8 +7,8 @@ from typing import Any
 
 from api.search.engine import LoadModel
 from embedder.errors import ModelError
-from embedder.fake import FakeEmbedder
 from index.collection.records import ModelRecord
+from tests.support.fake_embedder import FakeEmbedder
 
 
 def one_fake(side: int = 32) -> LoadModel:

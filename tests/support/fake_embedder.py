@@ -1,4 +1,4 @@
-"""An embedder without a model, for tests."""
+"""An embedder without a model."""
 
 import hashlib
 from collections.abc import Sequence
@@ -6,7 +6,6 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from embedder.errors import ModelError
 from embedder.images import CropSpec
 from embedder.protocol import ModelIdentity, require_crops
 
@@ -21,8 +20,6 @@ class FakeEmbedder:
     """
 
     def __init__(self, *, side: int = 32, dim: int = 16) -> None:
-        if side < _CELLS or side % _CELLS:
-            raise ModelError(f"expected a side that is a multiple of {_CELLS}, got {side}")
         self.crop = CropSpec(side=side, shortest_edge=side)
         fingerprint = hashlib.sha256(f"fake {side} {dim}".encode()).hexdigest()
         self.identity = ModelIdentity(model_id="fake", revision=None, fingerprint=fingerprint, dim=dim)
@@ -30,7 +27,6 @@ class FakeEmbedder:
         self._projection = rng.standard_normal((_CELLS * _CELLS * 3 + 1, dim)).astype(np.float32)
 
     def embed_images(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """`(n, side, side, 3)` uint8 to `(n, dim)` float32, unit norm."""
         require_crops(pixels, self.crop)
         count, step = len(pixels), self.crop.side // _CELLS
         cells = pixels.reshape(count, _CELLS, step, _CELLS, step, 3).mean(axis=(2, 4)).reshape(count, _CELLS**2 * 3)
@@ -40,7 +36,6 @@ class FakeEmbedder:
         return _unit(np.einsum("nf,fd->nd", features, self._projection))
 
     def embed_texts(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """`(n, dim)` float32, unit norm."""
         vectors = np.empty((len(texts), self.identity.dim), np.float32)
         for row, text in enumerate(texts):
             seed = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
