@@ -17,6 +17,13 @@ from index.matches import Match, Uri
 SOURCE_FIELDS: Final = ("url", "image", "text", "id", "embedding")
 """The fields that say what to look for; an example has exactly one of them."""
 
+MAX_BATCH: Final = 64
+"""Items of a batch."""
+MAX_JSON_VALUES: Final = 2**18
+"""Values in a JSON body: 64 vectors of 4,096. Parsing holds the GIL, for 20 ms at this limit; it would be a second if
+only bytes were limited.
+"""
+
 Time = Annotated[str, WithJsonSchema({"type": "string", "format": "date-time"})]
 
 _URL_SAFE: Final = str.maketrans("-_", "+/")
@@ -162,10 +169,35 @@ class Embedded(TypedDict):
     timing_ms: TimingOut
 
 
+class FieldError(TypedDict):
+    field: str
+    expected: str
+    got: str
+
+
+class ProblemOut(TypedDict):
+    """An error, in the format of RFC 9457."""
+
+    type: Annotated[str, Field(description="identifies the kind of error; never changes its meaning")]
+    title: str
+    status: int
+    detail: str
+    field: NotRequired[
+        Annotated[str, Field(description='the field with the rejected picture or id: "image" or "queries.2.url"')]
+    ]
+    reason: NotRequired[Annotated[str, Field(description="why a picture was rejected")]]
+    stage: NotRequired[Annotated[str, Field(description='"fetch", "decode" or "embed"')]]
+    retryable: NotRequired[Annotated[bool, Field(description="whether the same request may work later")]]
+    errors: NotRequired[list[FieldError]]
+    retry_after_s: NotRequired[
+        Annotated[float, Field(description="as in the header Retry-After, with fractions of a second")]
+    ]
+
+
 class Failed(TypedDict):
     """An item of a batch that failed."""
 
-    problem: Annotated[dict[str, Any], WithJsonSchema({"allOf": [{"$ref": "#/components/schemas/ProblemOut"}]})]
+    problem: ProblemOut
 
 
 class BatchResponse(TypedDict):

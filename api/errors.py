@@ -261,11 +261,10 @@ class UrlTimeout(Problem, slug="url-timeout", status=504, title="The URL took to
 
 PROBLEMS: Final = {kind.slug: kind for kind in Problem.__subclasses__()}
 """All problems, by slug."""
-BODY_PROBLEMS: Final = (MalformedBody, RequestTimeout, TooLarge, UnsupportedMediaType, InvalidRequest, Internal)
+BODY_PROBLEMS: Final = (MalformedBody, RequestTimeout, TooLarge, UnsupportedMediaType)
 """Problems of every route that reads a body."""
 SEARCH_PROBLEMS: Final = (
-    *BODY_PROBLEMS,
-    *(BadUrl, ForbiddenScheme, ForbiddenAddress),
+    *(InvalidRequest, BadUrl, ForbiddenScheme, ForbiddenAddress),
     *(UrlNotUsable, UrlUnreachable, UrlTimeout),
     *(TextNotSupported, UnusableImage, ShardUnavailable),
     *(PictureNotFound, PictureUnavailable, ImageNotFound, VersionGone),

@@ -9,6 +9,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from api.access.caller_addresses import is_loopback
 from api.access.keys import KeyRing
+from api.documents import MAX_JSON_VALUES
 from api.errors import ListenError
 from api.observe.log import LogFormat
 from embedder.identity import Precision
@@ -51,8 +52,7 @@ class RequestLimits:
     max_k: int = 1_000
     max_upload_bytes: int = 16 * 2**20
     max_json_bytes: int = 32 * 2**20  # a picture of the largest size in base64
-    # 64 vectors of 4,096. Parsing holds the GIL: for 20 ms at this limit, for a second if only bytes were limited.
-    max_json_values: int = 2**18
+    max_json_values: int = MAX_JSON_VALUES
     body_timeout_s: float = 30.0
     # More are refused, so that the admitted ones are answered soon. Each URL occupies a thread until its host answers;
     # a separate limit keeps slow hosts from delaying uploads and texts.
@@ -118,7 +118,7 @@ class ServeSettings(BaseSettings):
     allow_remote: bool = False
     """Listen beyond this machine even without keys (`--allow-remote`)."""
 
-    keys_file: str | None = None
+    keys_file: str | None = Field(None, min_length=1)
     """File of API keys (`--keys`), as `likeness keys` writes it. By default no keys."""
     show_locations: bool | None = None
     """Whether answers reveal where pictures (`uri`), models and the collection are; if not, `uri` is null. By default
@@ -215,16 +215,16 @@ class ServeSettings(BaseSettings):
         return (os.cpu_count() or 1) if replicas.maximum == 1 else max(1, int(self.num_cpus))
 
     @property
-    def is_private(self) -> bool:
-        """Whether only this machine's users send requests. Keys are a sign of a proxy, and so of others."""
-        return self.keys_file is None and is_loopback(self.host) and not self.allow_remote
-
-    @property
     def needs_caller_addresses(self) -> bool:
         """Whether callers' addresses matter: without keys, each address has its own rate, and only this machine's may
         change index versions.
         """
         return self.keys_file is None and not is_loopback(self.host)
+
+    @property
+    def is_private(self) -> bool:
+        """Whether only this machine's users send requests. Keys are a sign of a proxy, and so of others."""
+        return not (self.keys_file or self.allow_remote or self.needs_caller_addresses)
 
     def limits(self) -> RequestLimits:
         # Base64 makes a picture a third larger.
@@ -257,7 +257,7 @@ class ServeSettings(BaseSettings):
 
     def listen_address(self) -> tuple[str, int]:
         """Host and port. Raises ListenError for a host beyond loopback without keys or `allow_remote`."""
-        if self.keys_file is None and not self.allow_remote and not is_loopback(self.host):
+        if self.needs_caller_addresses and not self.allow_remote:
             raise ListenError(
                 f"expected a loopback host such as 127.0.0.1, got {self.host!r}, where everyone who can reach it could "
                 "search the collection and see its pictures: require keys with --keys (LIKENESS_KEYS_FILE; `likeness "

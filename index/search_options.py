@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, TypeGuard
+from functools import cache
+from typing import Annotated, Any, Final, TypeGuard, get_type_hints
 
 import numpy as np
 from pydantic import Field, GetPydanticSchema, PlainValidator, WithJsonSchema
+from pydantic.fields import FieldInfo
 from typing_extensions import TypedDict  # pydantic refuses `typing.TypedDict` before Python 3.12
 
 from index.errors import OptionError
@@ -146,13 +148,12 @@ class QueryLimits:
     @classmethod
     def checked(cls, k: object, options: SearchOptions, exclude: Iterable[str] = ()) -> QueryLimits:
         """OptionError for the first option that is invalid."""
-        offset, diversity = _or(options.get("offset"), 0), _or(options.get("diversity"), 0.0)
+        offset = _or(options.get("offset"), 0)
         if not _is_whole(k) or not 1 <= k <= MAX_K:
             raise OptionError("k", k, f"a whole number from 1 to {MAX_K:,}")
         if not _is_whole(offset) or not 0 <= offset <= MAX_K - k:
             raise OptionError("offset", offset, f"a whole number from 0 to {MAX_K - k:,}: k + offset is limited")
-        if isinstance(diversity, bool) or not isinstance(diversity, int | float | np.number) or not 0 <= diversity <= 1:
-            raise OptionError("diversity", diversity, "a number from 0 to 1")
+        diversity = checked_number("diversity", _or(options.get("diversity"), 0.0))
         if diversity and k + offset > MAX_DIVERSE:
             raise OptionError("diversity", {"k": k, "offset": offset}, f"k + offset of at most {MAX_DIVERSE:,} with it")
         for name in ("sort", "group_by"):
@@ -172,7 +173,7 @@ class QueryLimits:
             offset=int(offset),
             min_score=-math.inf if (score := options.get("min_score")) is None else checked_min_score(score),
             distinct=distinct,
-            diversity=float(diversity),
+            diversity=diversity,
             exclude=frozenset(exclude),
         )
 
@@ -187,10 +188,22 @@ class QueryLimits:
 
 
 def checked_min_score(value: object) -> float:
-    """`value` as a float. OptionError if it is not a number from -1 to 1."""
-    if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not -1 <= value <= 1:
-        raise OptionError("min_score", value, "a cosine, from -1 to 1")
+    return checked_number("min_score", value)
+
+
+def checked_number(name: str, value: object, options: type = SearchOptions) -> float:
+    """`value` as a float. OptionError if it is no number within the bounds that the option `name` declares."""
+    low, high = _bounds(options, name)
+    if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not low <= value <= high:
+        raise OptionError(name, value, f"a number from {low:g} to {high:g}")
     return float(value)
+
+
+@cache
+def _bounds(options: type, name: str) -> tuple[float, float]:
+    declared = FieldInfo.from_annotation(get_type_hints(options, include_extras=True)[name]).metadata
+    [low], [high] = ([getattr(each, end) for each in declared if hasattr(each, end)] for end in ("ge", "le"))
+    return low, high
 
 
 def _or(value: Any, default: float) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
-from typing import Any, Final, Self, TypeVar, Unpack, cast
+from typing import Any, Final, Never, Self, TypeVar, Unpack, cast
 from urllib.parse import quote
 
 import numpy as np
@@ -23,7 +23,7 @@ from api.client.query import (
     with_options,
 )
 from api.client.transport import Timeout, Transport, refusal
-from api.documents import IndexDetailsOut, SearchResponse, SwitchedOut, VersionOut
+from api.documents import MAX_BATCH, MAX_JSON_VALUES, IndexDetailsOut, PageOut, SwitchedOut, VersionOut
 from api.errors import ClientError, RequestRefused, ServerUnreachable, TooBusy
 from api.search.query import QueryOptions, SearchResult
 from embedder.identity import ModelIdentity
@@ -45,10 +45,7 @@ __all__ = [
 
 T = TypeVar("T")
 
-# Limits per request: the server's maximum numbers of items and values, and half of its default maximum of bytes.
-_BATCH: Final = 64
-_BATCH_VALUES: Final = 2**18
-_BATCH_BYTES: Final = 16 * 2**20
+_BATCH_BYTES: Final = 16 * 2**20  # of a request: half of the server's default maximum
 
 
 class LikenessClient:
@@ -83,13 +80,15 @@ class LikenessClient:
         """Close the connections. Further calls open new ones."""
         self._http.close()
 
-    def search(self, **search: Unpack[Search]) -> SearchResult:
+    def search(self, *unnamed: Never, **search: Unpack[Search]) -> SearchResult:
         """The images nearest to one of `url`, `image`, `text`, `id`, `embedding`, or to a mix of `queries`; without any
         of these, the images that pass the `filter`.
 
         `queries` are Examples: `[{"image": path}, {"text": "at night", "weight": -0.5}]`. For options, such as
         `k`, `offset` and `filter`, see `QueryOptions`. The `uri` of a match is None if the server hides locations.
         """
+        if unnamed:
+            raise TypeError(f'expected what to search for by its name, as in text="a red star", got {unnamed[0]!r:.80}')
         answer = self._http.json("POST", "/search", body=search_body(search))
         return _read_answer(_search_result, answer)
 
@@ -178,7 +177,7 @@ def _batches(texts: Iterator[str]) -> Iterator[list[str]]:
     for text in texts:
         size += len(text)
         values += text.count(",") + 1
-        if batch and (len(batch) == _BATCH or size > _BATCH_BYTES or values > _BATCH_VALUES):
+        if batch and (len(batch) == MAX_BATCH or size > _BATCH_BYTES or values > MAX_JSON_VALUES):
             yield batch
             batch, size, values = [], len(text), text.count(",") + 1
         batch.append(text)
@@ -209,21 +208,16 @@ def _matches() -> TypeAdapter[list[Match]]:
     return TypeAdapter(list[Match])
 
 
-def _search_result(document: SearchResponse) -> SearchResult:
+def _search_result(document: Any) -> SearchResult:
     model, index = document["model"], document["index"]
     return SearchResult(
         matches=_matches().validate_python(document["matches"]),
-        first=document["first"],
-        total=document["total"],
-        exact=document["exact"],
-        groups=document["groups"],
-        facets=document["facets"],
-        cursor=document["cursor"],
         version=index["version"],
         ntotal=index["ntotal"],
         searched=document["searched"]["rows"],
         model=ModelIdentity(
             model_id=model["id"], revision=model["revision"], fingerprint=model["fingerprint"], dim=model["dim"]
         ),
-        timing_ms=document["timing_ms"],  # type: ignore[arg-type]  # a TypedDict of floats
+        timing_ms=document["timing_ms"],
+        **{name: document[name] for name in PageOut.__annotations__},
     )

@@ -4,22 +4,21 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
 
-from fastapi import Depends, FastAPI
+from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
 
 from api.http.middleware.admission import ConcurrencyLimit, Slots
 from api.http.middleware.auth import AuthMiddleware
 from api.http.middleware.every_request import CatchAll, EveryRequestMiddleware
-from api.http.openapi import install_openapi
-from api.http.parameters import check_parameters
+from api.http.openapi import guarded_routes, install_openapi, open_routes
 from api.http.problem_documents import install_problems, problem_table
 from api.http.query_runner import QueryRunner
 from api.http.routes.collections import collection_routes
 from api.http.routes.images import duplicate_routes, image_routes
 from api.http.routes.metrics import metrics_routes, register_engine_metrics
-from api.http.routes.pages import install_web
+from api.http.routes.pages import PAGES, install_web
 from api.http.routes.search import batch_routes, facet_routes, search_routes
-from api.http.routes.versions import state_routes, version_routes
+from api.http.routes.versions import index_routes, probe_routes
 from api.observe.metrics import Metrics
 from api.search.collections import Collections
 from api.search.service import SearchService
@@ -73,19 +72,21 @@ def create_app(
     limits, access, metrics = limits or RequestLimits(), access or Access(), metrics or Metrics()
     searching = Slots(limits.max_searches, "searches are in progress")
     runner = QueryRunner(collections, limits, searching)
+    guarded = guarded_routes(needs_key=access.keys is not None)
     for routes in (
-        *(search_routes, batch_routes, facet_routes, image_routes, version_routes),
-        *(duplicate_routes, state_routes, collection_routes),
+        *(search_routes, batch_routes, facet_routes, image_routes, duplicate_routes),
+        *(index_routes, collection_routes),
     ):
-        app.include_router(routes(runner), dependencies=[Depends(check_parameters)])
-    app.include_router(metrics_routes(metrics))
+        app.include_router(routes(runner), **guarded)
+    app.include_router(metrics_routes(metrics), **guarded)
+    app.include_router(probe_routes(runner), **open_routes())
     install_web(app)
     _install_access(app, access, searching)
     app.add_middleware(
         EveryRequestMiddleware, metrics=metrics, first=collections.first, send_request_ids=send_request_ids
     )
     register_engine_metrics(collections, metrics, limits)
-    install_openapi(app, access)
+    install_openapi(app)
     return app
 
 
@@ -98,7 +99,7 @@ def _install_access(app: FastAPI, access: Access, searching: Slots) -> None:
     app.add_middleware(
         ConcurrencyLimit, limit=access.max_ongoing_requests, timeout_s=access.request_timeout_s, searching=searching
     )
-    app.add_middleware(AuthMiddleware, access=access)
+    app.add_middleware(AuthMiddleware, access=access, pages=PAGES)
     if access.cors_origins:
         app.add_middleware(
             CORSMiddleware,

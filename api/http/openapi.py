@@ -1,17 +1,21 @@
-"""Adds to the OpenAPI document what FastAPI does not know: bodies that routes read themselves, examples, limits."""
+"""Describes to OpenAPI what routes do not declare by their types: bodies that they read themselves, with examples, and
+what all routes have in common.
+"""
 
-from collections.abc import Mapping
+from functools import cache
 from typing import Any, Final
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Security
+from fastapi.params import Depends
+from fastapi.security import APIKeyHeader, HTTPBearer
 from pydantic import TypeAdapter
 
 from api import errors
-from api.http.middleware.auth import OPEN_PATHS
+from api.errors import Problem
 from api.http.middleware.every_request import API_VERSION, VERSION
-from api.http.problem_documents import ProblemOut, problem_docs
+from api.http.parameters import check_parameters
+from api.http.problem_documents import problem_docs
 from api.http.requests import BATCH, COLLECTIONS_SEARCH, EMBED, JSON_TEXT_FIELDS, PROMOTE, SEARCH, UPLOAD, Document
-from api.settings import Access
 
 _PICTURE: Final = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAQAAAC1HAwCAAAAC0lEQVR42mNk+A8AAQUBAScY42YAAAAASUVORK5CYII="
 # Except those with a URL or an id, the examples work on every server.
@@ -60,7 +64,8 @@ def _form_fields(document: Document[Any]) -> dict[str, dict[str, Any]]:
     for name, schema in fields.items():
         if name in JSON_TEXT_FIELDS:
             text = f"JSON text such as {JSON_TEXT_FIELDS[name]}: {schema['description']}"
-            fields[name] = {"type": "string", "contentMediaType": "application/json", "description": text}
+            # No contentMediaType, for which Swagger UI would show a file chooser.
+            fields[name] = {"type": "string", "description": text}
         elif "anyOf" in schema:
             schema |= schema.pop("anyOf")[0]
     return fields
@@ -86,62 +91,52 @@ def parameters_of(document: Document[Any]) -> list[dict[str, Any]]:
     ]
 
 
-def install_openapi(app: FastAPI, access: Access) -> None:
-    """Add to the OpenAPI document of `app` the models that no route has in its signature, how to send a key, and the
-    version header.
-    """
+_COMMON_PROBLEMS: Final = (errors.UnknownApiVersion, errors.InvalidRequest, errors.Internal)
+_GUARDED_PROBLEMS: Final = (errors.RateLimited, errors.Overloaded, errors.AnswerTimeout, errors.CollectionUnavailable)
+# The middleware checks the key.
+_KEY: Final = (
+    Security(HTTPBearer(scheme_name="bearer", auto_error=False)),
+    Security(APIKeyHeader(name="X-API-Key", scheme_name="header", auto_error=False)),
+)
+
+
+def open_routes() -> dict[str, Any]:
+    """The arguments of `include_router` for routes that anybody may call."""
+    return _common()
+
+
+def guarded_routes(*, needs_key: bool) -> dict[str, Any]:
+    """The same for routes that are limited, and may need a key."""
+    refusals = (errors.Unauthorized, errors.Forbidden) if needs_key else ()
+    return _common(*_GUARDED_PROBLEMS, *refusals, dependencies=_KEY if needs_key else ())
+
+
+def _common(*problems: type[Problem], dependencies: tuple[Depends, ...] = ()) -> dict[str, Any]:
+    version = {"schema": {"type": "string", "enum": [VERSION]}, "description": "the API version of this answer"}
+    answer = {"headers": {API_VERSION: {**version, "required": True}}}
+    return {
+        "responses": {200: answer, **problem_docs(*_COMMON_PROBLEMS, *problems)},
+        "dependencies": [Depends(check_parameters), *dependencies],
+    }
+
+
+def install_openapi(app: FastAPI) -> None:
+    """Add the schemas of bodies, which FastAPI does not know, to the OpenAPI document of `app`."""
     generate = app.openapi
 
     def openapi() -> dict[str, Any]:
-        if app.openapi_schema is None:
-            _complete(generate(), access)
-        return generate()
+        document = generate()
+        document["components"]["schemas"] |= _body_schemas()
+        return document
 
     app.openapi = openapi  # type: ignore[method-assign]
 
 
-def _complete(document: dict[str, Any], access: Access) -> None:
-    components = document.setdefault("components", {})
-    bodies = [each.adapter for each in (SEARCH, COLLECTIONS_SEARCH, BATCH, EMBED, PROMOTE)]
+@cache
+def _body_schemas() -> dict[str, Any]:
+    bodies = (SEARCH, COLLECTIONS_SEARCH, BATCH, EMBED, PROMOTE)
     _, schemas = TypeAdapter.json_schemas(
-        [(number, "validation", adapter) for number, adapter in enumerate([*bodies, TypeAdapter(ProblemOut)])],
-        ref_template="#/components/schemas/{model}",
+        [(body.name, "validation", body.adapter) for body in bodies], ref_template="#/components/schemas/{model}"
     )
-    components.setdefault("schemas", {}).update(schemas["$defs"])
-    needs_key = access.keys is not None
-    if needs_key:
-        components["securitySchemes"] = {
-            "bearer": {"type": "http", "scheme": "bearer"},
-            "header": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
-        }
-    keys = (errors.Unauthorized, errors.Forbidden) if needs_key else ()
-    refusals = problem_docs(
-        errors.RateLimited, errors.Overloaded, errors.AnswerTimeout, errors.CollectionUnavailable, *keys
-    )
-    for path, operations in document["paths"].items():
-        for operation in operations.values():
-            if path not in OPEN_PATHS:
-                _add_responses(operation, refusals)
-                if needs_key:
-                    operation["security"] = [{"bearer": []}, {"header": []}]
-            _add_version(operation)
-
-
-def _add_version(operation: dict[str, Any]) -> None:
-    schema = {"type": "string", "enum": [VERSION]}
-    operation.setdefault("parameters", []).append(
-        {
-            "name": API_VERSION,
-            "in": "header",
-            "schema": schema,
-            "description": "the API version that the client was written for",
-        }
-    )
-    _add_responses(operation, problem_docs(errors.UnknownApiVersion))
-    header = {"schema": schema, "description": "the API version of this answer", "required": True}
-    operation["responses"]["200"].setdefault("headers", {})[API_VERSION] = header
-
-
-def _add_responses(operation: dict[str, Any], responses: Mapping[int | str, dict[str, Any]]) -> None:
-    for status, response in responses.items():
-        operation["responses"].setdefault(str(status), response)
+    definitions: dict[str, Any] = schemas["$defs"]
+    return definitions

@@ -1,19 +1,30 @@
-"""The parameters of a request's URL: only those that the route's documentation names, each once."""
+"""The parameters of all routes: the API version, and in the URL only those that the documentation names, each once."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from fastapi import Request
+from fastapi import Header, Request
 
 from api.errors import invalid_fields
 from api.http.middleware.admission import PROBE_PATHS
+from api.http.middleware.every_request import API_VERSION, VERSION
 from api.http.problem_documents import MAX_ERRORS, wrong_document
 
 T = TypeVar("T")
 
+# The middleware refuses others.
+_Version = Annotated[
+    str,
+    Header(
+        alias=API_VERSION,
+        description="the API version that the client was written for",
+        json_schema_extra={"enum": [VERSION]},
+    ),
+]
 
-async def check_parameters(request: Request) -> None:
+
+async def check_parameters(request: Request, _: _Version = VERSION) -> None:
     """A dependency of routes. Raises Problem for unknown and for repeated parameters, which would have no effect."""
     route = request.scope["route"]
     # The script of a page reads its parameters; a probe must not fail for one.

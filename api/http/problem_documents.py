@@ -3,48 +3,22 @@
 import logging
 import math
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi.routing import iter_route_contexts
-from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import Match
 
 from api import errors
-from api.documents import Failed
+from api.documents import Failed, ProblemOut
 from api.errors import PROBLEMS, Problem, abbreviate, invalid_fields
 from api.observe.log import current_record
 
 logger = logging.getLogger(__name__)
-
-
-class FieldError(BaseModel):
-    field: str
-    expected: str
-    got: str
-
-
-class ProblemOut(BaseModel):
-    """An error, in the format of RFC 9457."""
-
-    type: str = Field(description="identifies the kind of error; never changes its meaning")
-    title: str
-    status: int
-    detail: str
-    field: str | None = Field(
-        default=None, description='the field with the rejected picture or id, such as "image" or "queries.2.url"'
-    )
-    reason: str | None = Field(default=None, description="why a picture was rejected")
-    stage: str | None = Field(default=None, description='"fetch", "decode" or "embed"')
-    retryable: bool | None = Field(default=None, description="whether the same request may work later")
-    errors: list[FieldError] | None = None
-    retry_after_s: float | None = Field(
-        default=None, description="as in the header Retry-After, with fractions of a second"
-    )
 
 
 MEDIA_TYPE: Final = "application/problem+json"
@@ -102,7 +76,7 @@ def failed_item(error: BaseException) -> Failed:
         logger.error("an item of a batch failed", exc_info=error)
         problem = internal_problem()
     current_record().problems.append(problem.slug)
-    return Failed(problem=problem.document())
+    return Failed(problem=cast(ProblemOut, problem.document()))
 
 
 def problem_docs(*kinds: type[Problem]) -> dict[int | str, dict[str, Any]]:

@@ -10,6 +10,7 @@ from fastapi import Request
 
 from api.documents import Embedded, Found, SearchResponse
 from api.errors import CollectionUnavailable, NotFound, TextNotSupported
+from api.http.body import BodyReader
 from api.http.middleware.admission import SLOT, Slots
 from api.http.middleware.every_request import COLLECTION
 from api.http.middleware.rate_limit import charge
@@ -34,6 +35,7 @@ class QueryRunner:
     def __init__(self, collections: Collections, limits: RequestLimits, searching: Slots) -> None:
         self.collections = collections
         self.limits = limits
+        self.bodies = BodyReader(limits)
         self._show_locations = limits.show_locations
         self._searching = searching
         self._fetching = Slots(limits.max_url_fetches, "pictures are being fetched from other hosts")
@@ -113,13 +115,6 @@ class QueryRunner:
         return query, engine
 
     async def vectors(
-        self, parts: tuple[Part, ...], service: SearchService, engine: Engine, watch: Stopwatch
-    ) -> list[Vector]:
-        """The vectors of a query's parts, for searches in any index of the same model. Raises Problem."""
-        [vectors] = (await self.vectors_of_models(parts, {"": service}, {"": engine}, watch)).values()
-        return vectors
-
-    async def vectors_of_models(
         self,
         parts: tuple[Part, ...],
         services: Mapping[str, SearchService],
@@ -143,7 +138,7 @@ class QueryRunner:
 
     async def embed(self, part: Part, service: SearchService, engine: Engine) -> Embedded:
         watch = Stopwatch()
-        (vector,) = await self.vectors((part,), service, engine, watch)
+        [[vector]] = (await self.vectors((part,), {"": service}, {"": engine}, watch)).values()
         return Embedded(ok=vector.tolist(), timing_ms=timing(watch.milliseconds()))
 
     @contextmanager

@@ -18,14 +18,13 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, ErrorDetails, core_schema, from_json
 from typing_extensions import TypedDict
 
-from api.documents import SOURCE_FIELDS
+from api.documents import MAX_BATCH, SOURCE_FIELDS
 from api.errors import abbreviate, invalid_fields
 from api.http.problem_documents import MAX_ERRORS, field_error, wrong_document
 from api.search.query import QueryOptions
 
 _MAX_NAMES: Final = 64
 _MAX_EXAMPLES: Final = 16
-_MAX_BATCH: Final = 64
 JSON_TEXT_FIELDS: Final = {
     "crop": "[0.5, 0, 0.5, 1]",
     "distinct": "true or 0.98",
@@ -241,11 +240,11 @@ class BatchRequest(TypedDict):
     # Validated one by one, so that an invalid search does not affect the others.
     searches: Annotated[
         list[Annotated[Any, WithJsonSchema({"allOf": [{"$ref": "#/components/schemas/SearchRequest"}]})]],
-        Field(min_length=1, max_length=_MAX_BATCH),
+        Field(min_length=1, max_length=MAX_BATCH),
     ]
 
 
-_Items = Annotated[list[str], Field(min_length=1, max_length=_MAX_BATCH)]
+_Items = Annotated[list[str], Field(min_length=1, max_length=MAX_BATCH)]
 
 
 @with_config(_STRICT)

@@ -15,6 +15,7 @@ from api.documents import (
     IndexOut,
     MatchOut,
     ModelOut,
+    PageOut,
     SearchedOut,
     SearchResponse,
     TimingOut,
@@ -56,19 +57,19 @@ def etag_response(request: Request, data: bytes, media_type: str, headers: Mappi
 
 
 def search_response(result: SearchResult, show_locations: bool) -> SearchResponse:
-    return {
+    page = {name: getattr(result, name) for name in PageOut.__annotations__}
+    others = {
         "matches": [match_out(match, show_locations) for match in result.matches],
-        "first": result.first,
-        "total": result.total,
-        "exact": result.exact,
-        "groups": result.groups,
-        "facets": None if result.facets is None else dict(result.facets),
-        "cursor": result.cursor,
-        "index": IndexOut(version=result.version, ntotal=result.ntotal),
+        "index": index_out(result),
         "searched": SearchedOut(rows=result.searched, of=result.ntotal),
         "model": model_out(result.model, show_locations),
         "timing_ms": timing(result.timing_ms),
     }
+    return cast(SearchResponse, page | others)
+
+
+def index_out(index: SearchResult | VersionSearcher) -> IndexOut:
+    return IndexOut(version=index.version, ntotal=index.ntotal)
 
 
 def model_out(model: ModelIdentity | ModelRecord, show_locations: bool) -> ModelOut:

@@ -15,7 +15,7 @@ from embedder.identity import ModelIdentity
 from index.errors import OptionError
 from index.matches import MATCH_COLUMNS, Match
 from index.queries import QueryKind, Source, kind_of
-from index.search_options import DEFAULT_K, MAX_K, Place, QueryLimits, SearchOptions, is_set
+from index.search_options import DEFAULT_K, MAX_K, Place, QueryLimits, SearchOptions, checked_number, is_set
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -141,10 +141,8 @@ class Query:
 
     def __post_init__(self) -> None:
         QueryLimits.checked(self.k, self.search_options)
-        percentile = self.options.get("min_percentile")
-        is_number = isinstance(percentile, int | float | np.number) and not isinstance(percentile, bool)
-        if percentile is not None and not (is_number and 0 <= percentile <= 100):
-            raise OptionError("min_percentile", percentile, "a number from 0 to 100")
+        if (percentile := self.options.get("min_percentile")) is not None:
+            checked_number("min_percentile", percentile, QueryOptions)
         if self.options.get("cursor") is not None and self.offset:
             raise OptionError("offset", self.offset, "none with cursor, which says where the page begins")
 

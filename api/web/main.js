@@ -8,21 +8,20 @@ import { filterable } from "./conditions.js";
 import { activeFilters, countValues, facetGroups, foldLongLists, queryLink } from "./facets.js";
 import { Filters } from "./filters.js";
 import { placesMap } from "./map.js";
-import { Marks, mixList, saveExamples } from "./mix.js";
-import { fillOptions, offerColumns, readOptions, watchOptions } from "./options.js";
+import { Marks, mixList, mixed, saveExamples } from "./mix.js";
+import { fillOptions, offerColumns, readOptions, watchOptions, watchSize } from "./options.js";
 import { showProblem, watchKey } from "./problems.js";
-import { PAGE, answerable, emptyQuery, fromAddress, hasQuery, isForWords, parseInput, toAddress, toBody } from "./query.js";
+import { PAGE, answerable, emptyQuery, fromAddress, hasQuery, ignoresWords, isForWords, parseInput, toAddress, toBody } from "./query.js";
 import { grid, skeleton, summary, tiles } from "./results.js";
 import { imagePanel, queryHeading, uploadPanel } from "./subject.js";
-import { watchView } from "./view.js";
 import { welcome } from "./welcome.js";
 
 const form = byId("search-form");
 const queryInput = byId("query-input");
 const filterPanel = byId("filter-panel");
 const uploads = new Map(); // the pictures uploaded in this tab, by number
-const withQuery = ({ like, unlike }) => ({ like: [...current.like, ...like], unlike: [...current.unlike, ...unlike] });
-const marks = new Marks((lists) => changeQuery(withQuery(lists)), (lists) => saveExamples(withQuery(lists)));
+const marks = new Marks((lists) => changeQuery(mixed(current, lists)), (lists) => saveExamples(mixed(current, lists)));
+const WITHOUT_WORDS = " · by meaning alone: an order, groups or a cut leave out what only has the words";
 const VERSION_GONE = 410; // the status if the index version of the pages before is gone
 let filters = null;
 let description = null; // a promise of the answers to GET /index and GET /facets
@@ -74,7 +73,6 @@ function showWaiting(query) {
   result = null;
   queryInput.value = ["text", "url"].includes(query.kind) ? query.value : "";
   fillOptions(query);
-  marks.clear();
   unfold(false);
   document.body.classList.toggle("answering", busy);
   byId("welcome").hidden = busy;
@@ -127,7 +125,7 @@ async function subjectPanel(query, file, signal) {
 /** Add these matches to those that are shown. */
 function showPage(matches) {
   const query = current;
-  byId("status").textContent = summary(result);
+  byId("status").textContent = summary(result) + (collection.hasWords && ignoresWords(query) ? WITHOUT_WORDS : "");
   byId("tools").hidden = !result.matches.length;
   byId("map").replaceChildren(
     placesMap(result.matches, query.filter, (filter) => navigate({ ...query, k: PAGE, filter })) ?? "");
@@ -179,7 +177,7 @@ async function describe() {
   try {
     const [index, values] = await description;
     if (!filters) {
-      collection = { facets: values, kinds: Object.fromEntries(filterable(index.columns)), maxK: index.max_k };
+      collection = { facets: values, kinds: Object.fromEntries(filterable(index.columns)), maxK: index.max_k, hasWords: index.has_words };
       byId("collection").textContent = index.collection ?? "";
       byId("about").textContent = plural(index.ntotal, "picture");
       filters = new Filters(byId("filters"), index.columns, () => current.filter && changeQuery({ filter: filters.filter }));
@@ -278,7 +276,7 @@ byId("skip").addEventListener("click", (event) => {
   byId("answer").focus();
 });
 watchOptions(() => changeQuery({}));
-watchView();
+watchSize();
 filterPanel.addEventListener("toggle", () => showFacets(controller.signal));
 byId("unfold").addEventListener("click", () => {
   const open = !form.classList.contains("open");

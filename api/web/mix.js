@@ -8,7 +8,7 @@ const THUMBNAIL = 96; // pixels a side
 const SIGNS = { like: "+", unlike: "−" };
 const LABELS = { like: "More like", unlike: "Less like" };
 
-/** The pictures marked on the page. `onSearch` and `onSave` get {like, unlike}: lists of ids. */
+/** The pictures marked on the page, until they are cleared. `onSearch` and `onSave` get {like, unlike}: lists of ids. */
 export class Marks {
   #marks = new Map(); // "like" or "unlike", by id
   #bar = byId("mix");
@@ -16,13 +16,11 @@ export class Marks {
   constructor(onSearch, onSave) {
     byId("mix-search").addEventListener("click", () => onSearch(this.#lists()));
     byId("mix-save").addEventListener("click", () => onSave(this.#lists()));
-    byId("mix-clear").addEventListener("click", () => this.clear());
-  }
-
-  clear() {
-    this.#marks.clear();
-    for (const button of document.querySelectorAll(".mark")) button.ariaPressed = "false";
-    this.#update();
+    byId("mix-clear").addEventListener("click", () => {
+      this.#marks.clear();
+      for (const button of document.querySelectorAll(".mark")) button.ariaPressed = "false";
+      this.#update();
+    });
   }
 
   /** The two buttons that mark a picture. */
@@ -57,6 +55,12 @@ export class Marks {
     this.#bar.hidden = !this.#marks.size;
   }
 }
+
+/** The marks added to the pictures that a query is like and unlike already. */
+export const mixed = (query, { like, unlike }) => ({
+  like: [...query.like.filter((id) => ![...like, ...unlike].includes(id)), ...like],
+  unlike: [...query.unlike.filter((id) => ![...like, ...unlike].includes(id)), ...unlike],
+});
 
 /** The pictures that a query is like or unlike, each with a link to the query without it; null if there are none. */
 export function mixList(query) {

@@ -1,20 +1,15 @@
 // The options of a search: in the form fold duplicates, minimum score, only what fits the words, words or their meaning, diversity; above the
-// pictures their order and their groups.
+// pictures their order, their groups and their size.
 
 import { groupable, sortable } from "./conditions.js";
 import { byId, element } from "./elements.js";
 import { isForWords, isRanked } from "./query.js";
 
-const distinct = byId("distinct");
-const minScore = byId("min-score");
-const fitting = byId("fitting");
-const words = byId("words");
-const diversity = byId("diversity");
-const sort = byId("sort");
-const groupBy = byId("group-by");
-
+const [distinct, minScore, fitting, diversity, sort, groupBy, words] =
+  ["distinct", "min-score", "fitting", "diversity", "sort", "group-by", "words"].map(byId);
 const OF_SETS = [distinct, minScore, fitting, diversity, sort, groupBy]; // a search for words alone takes none
 
+const SIZE = "likeness-size";
 const DIRECTIONS = {
   text: ["a to z", "z to a"],
   boolean: ["no first", "yes first"],
@@ -58,6 +53,18 @@ export function readOptions() {
     sort: sort.value,
     groupBy: groupBy.value,
   };
+}
+
+/** Set up the size of the tiles, which this browser remembers. */
+export function watchSize() {
+  const size = byId("size");
+  const apply = () => (byId("pictures").dataset.size = size.value);
+  size.value = localStorage.getItem(SIZE) ?? "medium";
+  apply();
+  size.addEventListener("change", () => {
+    localStorage.setItem(SIZE, size.value);
+    apply();
+  });
 }
 
 /** `onChange` is called after a change. Of options that exclude each other, the server accepts one: the last choice. */

@@ -17,7 +17,6 @@
 import { parse, stringify } from "./json.js";
 
 export const PAGE = 24;
-const CHUNK = 0x8000; // bytes; the number of arguments of a function is limited
 const ADDRESS_KINDS = ["text", "url", "id"];
 const FITTING = 99.995; // as in api/search/query.py
 const UNLIKE = -0.3; // a weight of -1 would outweigh the pictures that matches should be like
@@ -40,6 +39,10 @@ const isText = ({ kind, like, unlike }) => kind === "text" && !like.length && !u
 /** Whether the query is for words, not for what they mean. */
 export const isForWords = (query) => isText(query) && query.words === "only";
 
+/** Whether the words of a text do not count, because of an option: WITHOUT_WORDS in api/search/query.py. */
+export const ignoresWords = (query) => isText(query) && query.words === "" && Boolean(
+  query.sort || query.groupBy || query.distinct || query.minScore !== null || query.fitting || query.diversity);
+
 /**
  * The query as a collection can answer it: a search for words alone has neither another order nor a cut, and a model
  * of pictures alone mixes no words with them.
@@ -51,49 +54,62 @@ export function answerable(query, { embeds_texts: embedsTexts, has_words: hasWor
   return { ...emptyQuery(), kind, value, k, filter, words: "only" };
 }
 
+const text = { read: (value) => value, write: (value) => value };
+const flag = { read: (value) => value === "1", write: () => "1" };
+const number = { read: (value) => (Number.isNaN(Number(value)) ? null : Number(value)), write: String };
+
+/** The fields of a query by their names in an address, and how they are read and written. */
+const IN_ADDRESS = {
+  crop: { field: "crop", read: readCrop, write: (crop) => crop.join(",") },
+  k: { field: "k", read: (value) => (/^[1-9]\d*$/.test(value) ? Number(value) : PAGE), write: String },
+  filter: { field: "filter", read: readFilter, write: stringify },
+  sort: { field: "sort", ...text },
+  group_by: { field: "groupBy", ...text },
+  distinct: { field: "distinct", ...flag },
+  min_score: { field: "minScore", ...number },
+  fitting: { field: "fitting", ...flag },
+  words: { field: "words", ...text },
+  diversity: { field: "diversity", ...number },
+};
+
 /** The query in an address. An uploaded picture is in `state`, the history entry's, because no address can hold it. */
 export function fromAddress(address, state) {
   const params = new URLSearchParams(address);
-  const kindInAddress = ADDRESS_KINDS.find((kind) => params.get(kind));
-  const k = Number(params.get("k"));
-  const crop = params.get("crop")?.split(",").map(Number);
-  return {
-    kind: kindInAddress ?? (state?.upload ? "upload" : null),
-    value: kindInAddress ? params.get(kindInAddress) : (state?.upload ?? ""),
-    crop: crop?.length === 4 ? crop : null,
-    like: params.getAll("like"),
-    unlike: params.getAll("unlike"),
-    k: Number.isInteger(k) && k > 0 ? k : PAGE,
-    filter: parseFilter(params.get("filter")),
-    sort: params.get("sort") ?? "",
-    groupBy: params.get("group_by") ?? "",
-    distinct: params.get("distinct") === "1",
-    minScore: number(params.get("min_score")),
-    fitting: params.get("fitting") === "1",
-    words: params.get("words") ?? "",
-    diversity: number(params.get("diversity")),
-  };
+  const query = { ...emptyQuery(), like: params.getAll("like"), unlike: params.getAll("unlike") };
+  const kind = ADDRESS_KINDS.find((each) => params.get(each));
+  if (kind) Object.assign(query, { kind, value: params.get(kind) });
+  else if (state?.upload) Object.assign(query, { kind: "upload", value: state.upload });
+  for (const [name, { field, read }] of Object.entries(IN_ADDRESS)) {
+    if (params.get(name)) query[field] = read(params.get(name));
+  }
+  return query;
 }
 
 /** The address of a query, relative to the page. */
 export function toAddress(query) {
-  const { kind, value, crop, like, unlike, k, filter, sort, groupBy, distinct, minScore, fitting, words, diversity } = query;
   const params = new URLSearchParams();
-  if (ADDRESS_KINDS.includes(kind)) params.set(kind, value);
-  if (crop) params.set("crop", crop.join(","));
-  for (const id of like) params.append("like", id);
-  for (const id of unlike) params.append("unlike", id);
-  if (k !== PAGE) params.set("k", k);
-  if (filter) params.set("filter", stringify(filter));
-  if (sort) params.set("sort", sort);
-  if (groupBy) params.set("group_by", groupBy);
-  if (distinct) params.set("distinct", "1");
-  if (minScore !== null) params.set("min_score", minScore);
-  if (fitting) params.set("fitting", "1");
-  if (words) params.set("words", words);
-  if (diversity !== null) params.set("diversity", diversity);
+  if (ADDRESS_KINDS.includes(query.kind)) params.set(query.kind, query.value);
+  for (const name of ["like", "unlike"]) for (const id of query[name]) params.append(name, id);
+  const byDefault = emptyQuery();
+  for (const [name, { field, write }] of Object.entries(IN_ADDRESS)) {
+    if (query[field] !== byDefault[field]) params.set(name, write(query[field]));
+  }
   const search = params.toString();
   return search ? `?${search}` : "./";
+}
+
+function readCrop(value) {
+  const crop = value.split(",").map(Number);
+  return crop.length === 4 ? crop : null;
+}
+
+/** A filter from the address. If it is not JSON it stays text, and the server reports what is wrong. */
+function readFilter(value) {
+  try {
+    return parse(value);
+  } catch {
+    return value;
+  }
 }
 
 /**
@@ -122,7 +138,7 @@ export async function toBody(query, file, maxK, others = {}) {
   if (!like.length && !unlike.length) {
     return kind === "upload" ? form(file, { ...cropped, ...options }) : { [kind]: value, ...cropped, ...options };
   }
-  const subject = kind === "upload" ? { image: await base64(file) } : { [kind]: value };
+  const subject = kind === "upload" ? { image: await dataUrl(file) } : { [kind]: value };
   const parts = kind ? [{ ...subject, ...cropped }] : [];
   parts.push(...like.map((id) => ({ id })), ...unlike.map((id) => ({ id, weight: UNLIKE })));
   return { queries: parts, ...options };
@@ -144,21 +160,9 @@ function form(file, options) {
   return made;
 }
 
-async function base64(file) {
-  const bytes = new Uint8Array(await file.arrayBuffer());
-  const pieces = [];
-  for (let at = 0; at < bytes.length; at += CHUNK) pieces.push(String.fromCharCode(...bytes.subarray(at, at + CHUNK)));
-  return btoa(pieces.join(""));
-}
-
-const number = (text) => (text === null || text === "" || Number.isNaN(Number(text)) ? null : Number(text));
-
-/** A filter from the address. If it is not JSON it stays text, and the server reports what is wrong. */
-function parseFilter(text) {
-  if (!text) return null;
-  try {
-    return parse(text);
-  } catch {
-    return text;
-  }
-}
+/** A file as a `data:` URL, which the server takes like its base64. */
+const dataUrl = (file) => new Promise((resolve, reject) => {
+  const reader = new FileReader();
+  Object.assign(reader, { onload: () => resolve(reader.result), onerror: () => reject(reader.error) });
+  reader.readAsDataURL(file);
+});

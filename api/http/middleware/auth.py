@@ -1,5 +1,6 @@
 """Who may send requests, and how often."""
 
+from collections.abc import Container
 from typing import Final
 
 from starlette.datastructures import Headers
@@ -15,8 +16,8 @@ from api.http.problem_documents import problem_response
 from api.observe.log import current_record
 from api.settings import Access
 
-OPEN_PATHS: Final = frozenset({"/", "/healthz", "/readyz", "/openapi.json", "/docs", "/duplicates"})
-"""Paths that need no key."""
+# Besides the pages, paths that need no key.
+_OPEN_PATHS: Final = frozenset({"/healthz", "/readyz", "/openapi.json"})
 # Once its prefix is stripped, a path still below /collections/ is a redirect to a collection's page.
 _OPEN_PREFIXES: Final = ("/web/", "/collections/")
 # Their answers depend on the key's collections.
@@ -27,22 +28,29 @@ KEY: Final = "likeness.key"
 
 
 class AuthMiddleware:
-    """Requires a key if keys are set, and limits each caller's rate."""
+    """Requires a key if keys are set, except for the paths of `pages`, and limits each caller's rate."""
 
-    def __init__(self, app: ASGIApp, access: Access) -> None:
+    def __init__(self, app: ASGIApp, access: Access, pages: Container[str]) -> None:
         self._app = app
+        self._pages = pages
         self._keys = access.keys
         self._loopback_names_only = access.loopback_names_only
         self._rate = RateLimit(access.rate_limit_per_minute) if access.rate_limit_per_minute else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and not _is_open(scope):
+        if scope["type"] == "http" and not self._is_open(scope):
             try:
                 self._check(scope)
             except Problem as problem:
                 await problem_response(problem)(scope, receive, send)
                 return
         await self._app(scope, receive, send)
+
+    def _is_open(self, scope: Scope) -> bool:
+        path = route_path(scope)
+        if path == "/readyz":
+            return not scope[HAS_PREFIX]  # with the prefix it opens the collection
+        return path in self._pages or path in _OPEN_PATHS or path.startswith(_OPEN_PREFIXES)
 
     def _check(self, scope: Scope) -> None:
         if self._loopback_names_only and not is_loopback(host := _requested_host(scope)):
@@ -91,13 +99,6 @@ def _check_key(scope: Scope, keys: KeyRing) -> str:
     if route_path(scope) not in _MULTI_COLLECTION_PATHS:
         require_collection(scope, scope[COLLECTION])
     return f"key {key.name}"
-
-
-def _is_open(scope: Scope) -> bool:
-    path = route_path(scope)
-    if path == "/readyz":
-        return not scope[HAS_PREFIX]  # with the prefix it opens the collection
-    return path in OPEN_PATHS or path.startswith(_OPEN_PREFIXES)
 
 
 def _is_admin(scope: Scope) -> bool:

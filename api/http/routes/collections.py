@@ -17,17 +17,15 @@ from api.documents import (
     CollectionOut,
     CollectionsOut,
     CollectionsSearchResponse,
-    IndexOut,
     SearchedOut,
 )
-from api.errors import SEARCH_PROBLEMS, CollectionNotFound, Problem, invalid
-from api.http.body import BodyReader
+from api.errors import BODY_PROBLEMS, SEARCH_PROBLEMS, CollectionNotFound, Problem, invalid
 from api.http.middleware.auth import KEY, require_collection
 from api.http.openapi import COLLECTIONS_BODY
 from api.http.problem_documents import problem_docs
 from api.http.query_runner import QueryRunner
 from api.http.requests import COLLECTIONS_SEARCH
-from api.http.responses import json_response, match_out, model_out, timing
+from api.http.responses import index_out, json_response, match_out, model_out, timing
 from api.observe.log import Stopwatch
 from api.search.collections import CollectionState
 from api.search.cursor import Cursor
@@ -47,8 +45,7 @@ def collection_routes(runner: QueryRunner) -> APIRouter:
 
     All routes are below `/collections/NAME/` too: `api.http.middleware.every_request` strips this prefix.
     """
-    router = APIRouter(tags=["collections"])
-    bodies = BodyReader(runner.limits)
+    router, bodies = APIRouter(tags=["collections"]), runner.bodies
 
     @router.get("/collections", summary="The collections of this server that the caller may search")
     async def collections(request: Request) -> CollectionsOut:
@@ -67,7 +64,7 @@ def collection_routes(runner: QueryRunner) -> APIRouter:
         name="search_collections",
         summary="The nearest images in several collections, merged by score, or by rank if their models differ",
         response_model=CollectionsSearchResponse,
-        responses=problem_docs(*SEARCH_PROBLEMS, CollectionNotFound),
+        responses=problem_docs(*BODY_PROBLEMS, *SEARCH_PROBLEMS, CollectionNotFound),
         openapi_extra={"requestBody": COLLECTIONS_BODY},
     )
     async def search(request: Request) -> Response:
@@ -87,7 +84,7 @@ def collection_routes(runner: QueryRunner) -> APIRouter:
         _require_same_types(query, engines)
         runner.admit(request, query.parts, searches=len(names), cost=len(names))
         watch = Stopwatch()
-        vectors = await runner.vectors_of_models(parts, services, engines, watch)
+        vectors = await runner.vectors(parts, services, engines, watch)
         page = slice(query.place.seen, query.place.seen + query.k)
         with watch.stage("search"), naming_option():
             up_to_page = {"k": page.stop, "offset": 0, "cursor": None, "words": words}
@@ -197,7 +194,7 @@ def _merge(
         "groups": len(sizes) if grouped else None,
         "facets": None if counts is None else facets_out(counts, first.searcher.filterable),
         "cursor": None if is_last else str(cursor),
-        "indexes": {name: _index_out(each) for name, each in answers.items()},
+        "indexes": {name: index_out(each.engine.searcher) for name, each in answers.items()},
         "searched": SearchedOut(
             rows=sum(each.searcher.searched for each in answers.values()),
             of=sum(each.searcher.ntotal for each in answers.values()),
@@ -232,8 +229,3 @@ def _match_out(name: str, match: Match, sizes: Mapping[Any, int], runner: QueryR
     shown = vars(match_out(match, runner.limits.show_locations))
     in_collection = {"picture": f"/collections/{quote(name)}{shown['picture']}", "group_size": sizes.get(match.group)}
     return CollectionMatchOut(**{**shown, **in_collection}, collection=name)
-
-
-def _index_out(answered: Answered) -> IndexOut:
-    searcher = answered.engine.searcher
-    return IndexOut(version=searcher.version, ntotal=searcher.ntotal)

@@ -8,7 +8,7 @@ from fastapi.responses import Response
 from pydantic import BaseModel, Field
 
 from api.documents import ImageOut
-from api.errors import ImageNotFound, Internal, InvalidRequest, PictureNotFound, PictureUnavailable, ShardUnavailable
+from api.errors import ImageNotFound, PictureNotFound, PictureUnavailable, ShardUnavailable
 from api.http.problem_documents import problem_docs
 from api.http.query_runner import QueryRunner
 from api.http.responses import etag_response, image_out, json_response
@@ -28,7 +28,7 @@ _PICTURE_HEADERS: Final = {
 }
 # In threads of their own: other routes must not wait for a slow source.
 _MAX_READING: Final = 40
-_PROBLEMS: Final = (ImageNotFound, InvalidRequest, Internal, ShardUnavailable)
+_PROBLEMS: Final = (ImageNotFound, ShardUnavailable)
 
 
 class DuplicatesOut(BaseModel):
@@ -45,11 +45,12 @@ def image_routes(runner: QueryRunner) -> APIRouter:
         "/picture",
         summary="The picture of an image: its file, or a thumbnail",
         response_class=Response,
+        response_description="The picture",
         responses={
-            200: {"content": {"image/*": {}}, "description": "The picture"},
             304: {"description": "The caller has the picture already, according to If-None-Match"},
             **problem_docs(*_PROBLEMS, PictureNotFound, PictureUnavailable),
         },
+        openapi_extra={"responses": {"200": {"content": {"image/*": {}}}}},
     )
     async def picture(request: Request, image_id: Id, size: Size = None) -> Response:
         service = await runner.service(request)
@@ -76,9 +77,7 @@ def duplicate_routes(runner: QueryRunner) -> APIRouter:
     router = APIRouter(tags=["images"])
 
     @router.get(
-        "/duplicates/plan",
-        summary="The plan of `likeness duplicates`: which copies to keep and which to remove",
-        responses=problem_docs(InvalidRequest, Internal),
+        "/duplicates/plan", summary="The plan of `likeness duplicates`: which copies to keep and which to remove"
     )
     async def plan(request: Request, offset: Offset = 0, limit: Limit = 20) -> DuplicatesOut:
         service, collection = await runner.with_collection(request)

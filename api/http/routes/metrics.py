@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterator, Sequence
 
 from fastapi import APIRouter, Request, Response
+from fastapi.responses import PlainTextResponse
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -20,8 +21,8 @@ def metrics_routes(metrics: Metrics) -> APIRouter:
     @router.get(
         "/metrics",
         summary="Counters and timings, for Prometheus",
-        response_class=Response,
-        responses={200: {"content": {"text/plain": {}}, "description": "Prometheus's text format, or OpenMetrics"}},
+        response_class=PlainTextResponse,
+        response_description="Prometheus's text format, or OpenMetrics",
     )
     async def read_metrics(request: Request) -> Response:
         body, media_type = await metrics.exposition(request.headers.get("accept", ""))

@@ -14,6 +14,8 @@ from fastapi.responses import Response
 from api.errors import NotFound, abbreviate
 from api.http.responses import etag_response
 
+PAGES: Final = {"/": "index.html", "/docs": "docs.html", "/duplicates": "duplicates.html"}
+"""The files of the pages, by path."""
 FOLDER: Final = Path(__file__).parents[2] / "web"
 _SWAGGER_UI: Final = ("swagger-ui-bundle.js", "swagger-ui.css")
 
@@ -49,7 +51,7 @@ def install_web(app: FastAPI) -> None:
             raise NotFound(f"no file {abbreviate(name)} below /web")
         return etag_response(request, *contents[name], _HEADERS)
 
-    for path, name in (("/", "index.html"), ("/docs", "docs.html"), ("/duplicates", "duplicates.html")):
+    for path, name in PAGES.items():
         app.add_api_route(path, page(name), include_in_schema=False)
     app.add_api_route("/web/{name}", file, include_in_schema=False)
 

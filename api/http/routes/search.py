@@ -3,69 +3,44 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import chain
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from anyio import to_thread
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from api.documents import (
-    BatchResponse,
-    EmbedResponse,
-    FacetsOut,
-    Failed,
-    Found,
-    IndexOut,
-    SearchResponse,
-    json_bytes,
-)
-from api.errors import (
-    BODY_PROBLEMS,
-    SEARCH_PROBLEMS,
-    Internal,
-    InvalidRequest,
-    Problem,
-    ShardUnavailable,
-)
-from api.http.body import BodyReader
+from api.documents import BatchResponse, EmbedResponse, FacetsOut, Failed, Found, SearchResponse, json_bytes
+from api.errors import BODY_PROBLEMS, SEARCH_PROBLEMS, Problem, ShardUnavailable
 from api.http.openapi import BATCH_BODY, EMBED_BODY, SEARCH_BODY, parameters_of
 from api.http.problem_documents import failed_item, problem_docs
 from api.http.query_runner import QueryRunner
 from api.http.requests import FACET_PARAMETERS, SEARCH_PARAMETERS, UPLOAD, read_texts
-from api.http.responses import check_columns, json_response, model_out
+from api.http.responses import check_columns, index_out, json_response, model_out
 from api.search.facets import facets_out
 from api.search.query import Part, Query
 from api.search.service import facets_of
-from index.filters.facets import Counts
-from index.search import VersionSearcher
 
 T = TypeVar("T")
 R = TypeVar("R")
 
-_BODY_ONLY_PROBLEMS: Final = frozenset(BODY_PROBLEMS) - {InvalidRequest, Internal}
-
 
 def search_routes(runner: QueryRunner) -> APIRouter:
     """`POST` and `GET /search`; a search takes a slot."""
-    router, limits = APIRouter(tags=["search"]), runner.limits
-    bodies = BodyReader(limits)
+    router, bodies = APIRouter(tags=["search"]), runner.bodies
 
     @router.post(
         "/search",
         summary="The images nearest to a picture, a text, an indexed image, a vector, or a mix of them",
         response_model=SearchResponse,
-        responses=problem_docs(*SEARCH_PROBLEMS),
-        openapi_extra={
-            "requestBody": SEARCH_BODY,
-            "parameters": parameters_of(UPLOAD),
-        },
+        responses=problem_docs(*BODY_PROBLEMS, *SEARCH_PROBLEMS),
+        openapi_extra={"requestBody": SEARCH_BODY, "parameters": parameters_of(UPLOAD)},
     )
     @router.get(
         "/search",
         name="search_by_parameters",
         summary="The images nearest to a text, a URL's picture or an indexed image, as parameters of the URL",
         response_model=SearchResponse,
-        responses=problem_docs(*(each for each in SEARCH_PROBLEMS if each not in _BODY_ONLY_PROBLEMS)),
+        responses=problem_docs(*SEARCH_PROBLEMS),
         openapi_extra={"parameters": parameters_of(SEARCH_PARAMETERS)},
     )
     async def search(request: Request) -> Response:
@@ -79,8 +54,7 @@ def search_routes(runner: QueryRunner) -> APIRouter:
 
 def batch_routes(runner: QueryRunner) -> APIRouter:
     """`POST /search/batch` and `/embed`; each search and each embedding takes a slot."""
-    router, limits = APIRouter(tags=["search"]), runner.limits
-    bodies = BodyReader(limits)
+    router, bodies = APIRouter(tags=["search"]), runner.bodies
 
     @router.post(
         "/search/batch",
@@ -111,9 +85,8 @@ def batch_routes(runner: QueryRunner) -> APIRouter:
         valid = [part for part in parts if isinstance(part, Part)]
         runner.admit(request, valid, searches=len(valid), cost=len(parts))
         vectors = await _gather(parts, lambda part: runner.embed(part, service, engine))
-        index = IndexOut(version=engine.searcher.version, ntotal=engine.searcher.ntotal)
-        model = model_out(engine.embedder.identity, limits.show_locations)
-        return json_response(EmbedResponse(index=index, model=model, results=vectors))
+        model = model_out(engine.embedder.identity, runner.limits.show_locations)
+        return json_response(EmbedResponse(index=index_out(engine.searcher), model=model, results=vectors))
 
     return router
 
@@ -144,18 +117,15 @@ def facet_routes(runner: QueryRunner) -> APIRouter:
         "/facets",
         summary="The values that recur among the images that pass a filter, with counts",
         response_model=FacetsOut,
-        responses=problem_docs(InvalidRequest, Internal, ShardUnavailable),
+        responses=problem_docs(ShardUnavailable),
         openapi_extra={"parameters": parameters_of(FACET_PARAMETERS)},
     )
     async def facets(request: Request) -> Response:
         where = FACET_PARAMETERS.read(read_texts(request.query_params)).get("filter")
         searcher = (await runner.service(request)).engine.searcher
         check_columns({"filter": where}, searcher.filterable, limits.show_locations)
-        return json_response(_facets_out(searcher, await to_thread.run_sync(facets_of, searcher, where)))
+        counts = await to_thread.run_sync(facets_of, searcher, where)
+        columns = facets_out(counts, searcher.filterable)
+        return json_response(FacetsOut(index=index_out(searcher), rows=counts.rows, columns=columns))
 
     return router
-
-
-def _facets_out(searcher: VersionSearcher, counts: Counts) -> FacetsOut:
-    index = IndexOut(version=searcher.version, ntotal=searcher.ntotal)
-    return FacetsOut(index=index, rows=counts.rows, columns=facets_out(counts, searcher.filterable))

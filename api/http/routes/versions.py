@@ -8,8 +8,7 @@ from anyio import to_thread
 from fastapi import APIRouter, Request
 
 from api.documents import IndexDetailsOut, SwitchedOut, VersionsOut
-from api.errors import BODY_PROBLEMS, Forbidden, Internal, NotReady, VersionNotUsable, invalid
-from api.http.body import BodyReader
+from api.errors import BODY_PROBLEMS, Forbidden, NotReady, VersionNotUsable, invalid
 from api.http.middleware.every_request import COLLECTION, HAS_PREFIX
 from api.http.openapi import PROMOTE_BODY
 from api.http.problem_documents import problem_docs
@@ -25,18 +24,9 @@ _Redact = Callable[[str], str]
 _PROBLEMS: Final = (Forbidden, VersionNotUsable)
 
 
-def state_routes(runner: QueryRunner) -> APIRouter:
-    """`/index`, `/healthz` and `/readyz`."""
-    router, limits = APIRouter(tags=["state"]), runner.limits
-
-    @router.get(
-        "/index",
-        summary="The index version that this server answers from, with its recall",
-        response_model=IndexDetailsOut,
-    )
-    async def index(request: Request) -> IndexDetailsOut:
-        live = (await runner.service(request)).live
-        return index_details(request.scope[COLLECTION], live.engine.searcher, limits, embeds_texts=live.embeds_texts)
+def probe_routes(runner: QueryRunner) -> APIRouter:
+    """`/healthz` and `/readyz`."""
+    router = APIRouter(tags=["state"])
 
     @router.get("/healthz", summary="The process is up")
     async def healthz() -> dict[str, str]:
@@ -54,17 +44,21 @@ def state_routes(runner: QueryRunner) -> APIRouter:
     return router
 
 
-def version_routes(runner: QueryRunner) -> APIRouter:
-    """`GET /index/versions`, `POST /index/promote` and `/index/rollback`."""
-    router, limits = APIRouter(prefix="/index", tags=["index versions"]), runner.limits
-    bodies = BodyReader(limits)
+def index_routes(runner: QueryRunner) -> APIRouter:
+    """`GET /index` and `/index/versions`, `POST /index/promote` and `/index/rollback`."""
+    router, limits, bodies = APIRouter(prefix="/index", tags=["index versions"]), runner.limits, runner.bodies
 
     async def resolve(request: Request) -> tuple[LiveEngine, Collection, _Redact]:
         """The request's collection, the engine that follows it, and how to redact messages about it."""
         service, collection = await runner.with_collection(request)
         return service.live, collection, partial(runner.redacted, name=request.scope[COLLECTION])
 
-    @router.get("/versions", summary="All complete index versions", responses=problem_docs(Internal))
+    @router.get("", summary="The index version that this server answers from, with its recall")
+    async def index(request: Request) -> IndexDetailsOut:
+        live = (await runner.service(request)).live
+        return index_details(request.scope[COLLECTION], live.engine.searcher, limits, embeds_texts=live.embeds_texts)
+
+    @router.get("/versions", summary="All complete index versions")
     async def versions(request: Request) -> VersionsOut:
         live, collection, redacted = await resolve(request)
         listed = await to_thread.run_sync(list_versions, collection)
@@ -86,7 +80,7 @@ def version_routes(runner: QueryRunner) -> APIRouter:
     @router.post(
         "/rollback",
         summary="Make the newest good version before the live one live again",
-        responses=problem_docs(*_PROBLEMS, Internal),
+        responses=problem_docs(*_PROBLEMS),
     )
     async def roll_back(request: Request) -> SwitchedOut:
         return await to_thread.run_sync(_roll_back, *await resolve(request))

@@ -218,7 +218,7 @@ def test_probes_are_not_rate_limited(service: SearchService, keys: Keys) -> None
     for access in (Access(rate_limit_per_minute=1), Access(rate_limit_per_minute=1, keys=keys.ring)):
         client = on_this_machine(create_app(service, access=access), headers=keys.headers("search"))
         for path in ("/metrics", "/healthz", "/readyz"):
-            assert [client.get(path).status_code for _ in range(30)] == [200] * 30
+            assert [client.get(path).status_code for _ in range(12)] == [200] * 12
         assert [search_star(client).status_code for _ in range(2)] == [200, 429]
         assert client.get("/metrics").status_code == 200
     assert refusal(client.get("/metrics", headers={"Authorization": ""})) == (401, "unauthorized")

@@ -189,6 +189,9 @@ def test_invalid_arguments_are_not_sent(client: LikenessClient, server: Scripted
     for search, error, message in wrong:
         with pytest.raises(error, match=message):
             client.search(**search)
+    words: Any = "a red star"
+    with pytest.raises(TypeError, match='by its name, as in text="a red star"'):
+        client.search(words)
     assert server.requests == []
 
 

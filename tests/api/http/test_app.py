@@ -391,3 +391,4 @@ def test_openapi_lists_every_problem_with_an_example(client: TestClient) -> None
     references = {part.split('"')[0] for part in client.get("/openapi.json").text.split("#/components/schemas/")[1:]}
     assert references <= set(document["components"]["schemas"])
     assert client.get("/docs").status_code == 200
+    assert "contentMediaType" not in client.get("/openapi.json").text  # Swagger UI would ask for a file

@@ -28,6 +28,8 @@ from index.collection import Collection
 from index.collection.find import find_collections
 from index.collection.records import ModelRecord
 from index.errors import CollectionError, NotACollectionError
+from tests.support.collections.every_file import make_every_file, seal
+from tests.support.collections.hurts import HURTS
 from tests.support.collections.several import Loader, damage, make_several, own_colour, picture_of
 from tests.support.collections.small_collection import png
 from tests.support.servers.clients import on_this_machine, refusal
@@ -101,6 +103,30 @@ def test_a_broken_collection_says_why_and_does_not_affect_others(client: TestCli
     assert "has been altered" in listed["cats"]["failure"]
     assert search(client, "/collections/birds", (1, 2, 3)).status_code == 200
     assert client.get("/readyz").status_code == 200
+
+
+@pytest.fixture(scope="module")
+def every_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return Path(make_every_file(tmp_path_factory.mktemp("every") / "file").location)
+
+
+@pytest.mark.parametrize(
+    "hurt",
+    [
+        *("a pipe for CURRENT", "a link for index", "a manifest of a terabyte", "ids that are null"),
+        *("JSON nested 100,000 deep in CURRENT", "a graph with links to nowhere"),
+    ],
+)
+def test_a_collection_made_to_hurt_does_not_affect_others(folder: Path, every_file: Path, hurt: str) -> None:
+    HURTS[hurt](bad := shutil.copytree(every_file, folder / "bad"))
+    seal(bad)
+    with on_this_machine(create_app(served(folder))) as client:
+        for _ in range(2):
+            assert refusal(client.get("/collections/bad/index")) == (503, "collection-unavailable")
+            found = search(client, "/collections/art", own_colour("art", 0)).json()
+            assert found["matches"][0]["metadata"]["collection"] == "art"
+        listed = {each["name"]: each["state"] for each in client.get("/collections").json()["collections"]}
+        assert (listed["art"], listed["bad"], listed["birds"]) == ("open", "unavailable", "closed")
 
 
 def test_a_collection_that_can_be_opened_again_is_not_listed_as_unavailable(

@@ -144,6 +144,6 @@ def test_the_client_sends_many_vectors_in_batches(service: SearchService) -> Non
         LikenessClient(url) as client,
         pytest.MonkeyPatch.context() as patch,
     ):
-        patch.setattr("api.client.client._BATCH_VALUES", 2**14)
+        patch.setattr("api.client.client.MAX_JSON_VALUES", 2**14)
         results = client.search_batch(mixes)
     assert [type(result) for result in results] == [SearchResult] * 64

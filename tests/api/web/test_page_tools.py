@@ -204,6 +204,8 @@ def test_marked_pictures_are_mixed_into_the_query(open_page: Callable[..., Page]
     assert sent[-1]["queries"] == [{"text": "red"}, *likes]
     again = open_page(page.url)
     assert ids(again) == ids(page)
+    # Marks last until they are cleared.
+    expect(page.get_by_role("region", name="Marked pictures")).to_contain_text("like 2 pictures, unlike 1")
     more = ids(page)[0]
     mark(tiles(page).nth(0), "Less")
     with page.expect_download() as download:
@@ -218,6 +220,7 @@ def test_marked_pictures_are_mixed_into_the_query(open_page: Callable[..., Page]
     expect(heading(page, "Like your picture")).to_be_visible()
     expect(page.get_by_role("list", name="Mixed with")).to_have_count(0)
     ids(page)
+    page.get_by_role("button", name="Clear").click()
     mark(tiles(page).nth(4), "Less")
     page.locator("#mix-search").click()
     expect(page.get_by_role("list", name="Mixed with").get_by_role("link")).to_have_count(1)

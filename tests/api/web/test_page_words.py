@@ -173,6 +173,7 @@ def test_lines_with_the_words_have_boxes_in_the_picture(open_page: Callable[...,
 
 def test_meaning_and_words_can_be_chosen(open_page: Callable[..., Page]) -> None:
     page = open_page("/?text=wombat&sort=label")
+    expect(page.get_by_role("status")).to_contain_text("· by meaning alone")
     page.get_by_text("Filters and options").click()
     choice = page.get_by_label("Search for")
     assert choice.locator("option").all_inner_texts() == ["meaning and words", "meaning only", "words only"]

@@ -265,11 +265,11 @@ def test_invalid_mixes_are_refused(vectors: list[list[float]], weights: list[flo
         (lambda s, q: s.search(q, 5, offset=-1), "offset is -1: expected a whole number from 0"),
         (lambda s, q: s.search(q, 5, offset=MAX_K - 4), r"offset is 9996: .* from 0 to 9,995: k \+ offset is"),
         (lambda s, q: s.search(q, 5, offset=True), "offset is True"),
-        (lambda s, q: s.search(q, 5, min_score=1.5), "min_score is 1.5: expected a cosine, from -1 to 1"),
+        (lambda s, q: s.search(q, 5, min_score=1.5), "min_score is 1.5: expected a number from -1 to 1"),
         (lambda s, q: s.search(q, 5, min_score=float("nan")), "min_score is nan"),
         (lambda s, q: s.search(q, 5, distinct="0.9"), "distinct is '0.9': expected a cosine"),
         (lambda s, q: s.search(q, 5, diversity=1.5), "diversity is 1.5: expected a number from 0 to 1"),
-        (lambda s, q: s.within(q[0], 2), "min_score is 2: expected a cosine"),
+        (lambda s, q: s.within(q[0], 2), "min_score is 2: expected a number from -1 to 1"),
         (lambda s, q: s.within(q, 0.5), r"got vectors of shape \(1, 1, 16\)"),
     ],
 )

@@ -1,6 +1,7 @@
 """Options that are fields of models: none is declared twice."""
 
 import inspect
+import re
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ import typer
 
 from api.search.query import QueryOptions
 from api.settings import ServeSettings
+from index.filters.operators import OPERATORS
 from jobs.curation.spec import SelectSpec
 from jobs.spec import AnnotationSpec, IndexBudget, JobSpec, Resources, Retention
 from likeness.cli.app import app
@@ -46,3 +48,8 @@ def test_fields_have_help_and_the_default_of_the_model(name: str) -> None:
         fields = [declared_fields(model).get(parameter.name) for model in MODELS]
         defaults = [field.default for field in fields if field]
         assert parameter.default in (None, inspect.Parameter.empty, 1.0, *defaults)  # 1.0: `watch`
+
+
+def test_the_help_of_a_filter_names_all_operators() -> None:
+    named = re.findall(r"\$\w+", declared_fields(QueryOptions)["filter"].description or "")
+    assert sorted(named) == sorted([*OPERATORS, "$and", "$or", "$not"])
