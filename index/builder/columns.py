@@ -15,6 +15,7 @@ from index.collection.layout import ROWS, TOMBSTONES, columns_path, segment_path
 from index.collection.live_rows import LiveRows, annotation_values
 from index.collection.records import FileRecord, SegmentRecord, VersionManifest
 from index.collection.rows import in_files
+from index.matches import SEARCHES
 from index.storage import Storage
 from index.storage.arrow_file import read_batches
 from index.storage.scratch import Scratch
@@ -30,7 +31,7 @@ def with_columns(
     before = {segment.name: segment for segment in base.segments} if base else {}
     chosen = draft.settings.words
     if chosen is None:
-        chosen = tuple(name for each in annotations if not _has_ids(each) for name in each.metadata)
+        chosen = tuple(name for each in annotations if not _has_names(each) for name in each.metadata)
     records = []
     with Scratch("words") as here:
         for segment, dead in zip(draft.segments, _tombstones(storage, draft, here.path), strict=True):
@@ -43,8 +44,9 @@ def with_columns(
     return records
 
 
-def _has_ids(annotation: LiveRows) -> bool:
-    return annotation.model is not None and annotation.model.id == MATCH
+def _has_names(annotation: LiveRows) -> bool:
+    """Whether its text says nothing about pictures: ids of images, or names of searches."""
+    return annotation.model is not None and annotation.model.id in (MATCH, SEARCHES)
 
 
 def _tombstones(storage: Storage, draft: VersionManifest, here: Path) -> list[Positions]:
