@@ -64,3 +64,6 @@ class Match:
 
 MATCH_COLUMNS: Final = ("rank", *(field.name for field in fields(Match) if field.name != "metadata"))
 """The columns of a table of matches besides the metadata."""
+
+SEARCHES: Final = "searches"
+"""The column with the names of the saved searches that an image matches; the annotation and the predictor of it."""

@@ -9,17 +9,20 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import (
     AfterValidator,
+    BaseModel,
     BeforeValidator,
+    ConfigDict,
     Field,
     GetCoreSchemaHandler,
     GetJsonSchemaHandler,
     WithJsonSchema,
+    model_validator,
 )
 from pydantic_core import CoreSchema, core_schema
 
 from embedder.python_class import CLASS_NAME
 from index.filters.plain import plain_filter
-from index.matches import MATCH_COLUMNS
+from index.matches import MATCH_COLUMNS, SEARCHES
 from index.storage.storage import require_utf8
 from jobs.file_extensions import checked_extensions
 from jobs.values import (
@@ -36,6 +39,12 @@ from jobs.values import (
     parse_object,
     parse_refresh,
 )
+
+
+class Section(BaseModel):
+    """A part of a job's settings."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 def parsed_by(parse: Callable[[str], Any]) -> BeforeValidator:
@@ -66,6 +75,8 @@ ClassName = Annotated[str, Form(CLASS_NAME, "module:Class, such as palette:Histo
 
 
 def _not_of_matches(name: str) -> str:
+    if name == SEARCHES or name.startswith(f"{SEARCHES}_"):
+        raise ValueError(f"expected a name other than {SEARCHES} and {SEARCHES}_…, the columns of saved searches")
     if name in MATCH_COLUMNS:
         raise ValueError(f"expected a name other than {', '.join(MATCH_COLUMNS)}, which every match has")
     return name
@@ -139,3 +150,20 @@ Refresh = Annotated[
 Extensions = Annotated[tuple[str, ...], parsed_by(lambda text: text.split(",")), AfterValidator(checked_extensions)]
 
 WordColumns = Annotated[tuple[Text, ...], parsed_by(lambda text: text.split(","))]
+
+
+class Target(Section):
+    """Where a notification or the matches of a saved search go: exactly one of the two."""
+
+    url: str | None = Field(
+        None,
+        pattern=r"^(https?://|\$\{)",
+        description="they are posted there as JSON; ${NAME} stands for an environment variable",
+    )
+    command: str | None = Field(None, min_length=1, description="run by sh, with the same JSON on its stdin")
+
+    @model_validator(mode="after")
+    def _require_one(self) -> Target:
+        if (self.url is None) == (self.command is None):
+            raise ValueError("expected one of url and command")
+        return self

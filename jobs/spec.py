@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import permutations
@@ -13,8 +14,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
-    ConfigDict,
     Field,
     ValidationInfo,
     field_validator,
@@ -43,9 +42,12 @@ from jobs.fields import (
     Limit,
     Location,
     Refresh,
+    Section,
+    Target,
     Text,
     WordColumns,
 )
+from jobs.search_spec import SearchSpec
 from jobs.values import (
     DEFAULT_MODEL,
     GONE_AFTER,
@@ -59,11 +61,7 @@ from jobs.values import (
 )
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Resources(_Section):
+class Resources(Section):
     """Where the job runs, and with which resources."""
 
     address: str | None = Field(
@@ -115,7 +113,7 @@ class Resources(_Section):
         return on
 
 
-class IndexBudget(_Section):
+class IndexBudget(Section):
     """Requirements for the index. Fields that are left out keep their values from the live version."""
 
     target_recall: float | None = Field(
@@ -156,30 +154,13 @@ class IndexBudget(_Section):
         return changes | ({"queries": digest(texts)} if texts else {})
 
 
-class Retention(_Section):
+class Retention(Section):
     """What a successful job keeps when it removes old index versions, like `likeness prune`."""
 
     keep: int = Field(3, ge=1, description="good index versions to keep, including the live one")
 
 
-class Target(_Section):
-    """Where a notification goes: exactly one of the two."""
-
-    url: str | None = Field(
-        None,
-        pattern=r"^(https?://|\$\{)",
-        description="the report is posted there as JSON; ${NAME} stands for an environment variable",
-    )
-    command: str | None = Field(None, min_length=1, description="run by sh, with the report as JSON on its stdin")
-
-    @model_validator(mode="after")
-    def _require_one(self) -> Target:
-        if (self.url is None) == (self.command is None):
-            raise ValueError("expected one of url and command")
-        return self
-
-
-class Notify(_Section):
+class Notify(Section):
     """Notifications of a job's outcome. One that fails is logged, and never fails the job."""
 
     on_success: Target | None = None
@@ -190,7 +171,7 @@ NO_LABEL = "none of these"
 """The label of an image that is near none of the given labels."""
 
 
-class AnnotationSpec(_Section):
+class AnnotationSpec(Section):
     """Columns that are added to the images: labels, clusters, quality, words, classes, captions, your own class's."""
 
     name: ColumnName = Field(description="the column's name, and the prefix of further columns: NAME_score")
@@ -279,7 +260,7 @@ class AnnotationSpec(_Section):
         return self
 
 
-class JobSpec(_Section):
+class JobSpec(Section):
     """One job: bring a collection up to date with its source. In a file, paths are relative to the file's folder."""
 
     source: Location = Field(description="a folder or bucket prefix of images, a list, Parquet or tars")
@@ -340,6 +321,9 @@ class JobSpec(_Section):
         MAX_REJECT_RATE, ge=0, le=1, description="fail if more than this share of the images is rejected"
     )
     annotations: tuple[AnnotationSpec, ...] = Field((), description="columns to bring up to date after the images")
+    searches: tuple[SearchSpec, ...] = Field(
+        (), description="saved searches, which test each new image once: see docs/saved-searches.md"
+    )
     refresh: Refresh = Field(
         REFRESH, validate_default=True, description="how often to look at each web address again: 7d, 12h or never"
     )
@@ -388,6 +372,14 @@ class JobSpec(_Section):
             if one == other or one.startswith(f"{other}_"):
                 raise ValueError(f"{one} and {other} would have the same columns: expected other names")
         return annotations
+
+    @field_validator("searches")
+    @classmethod
+    def _check_names(cls, searches: tuple[SearchSpec, ...]) -> tuple[SearchSpec, ...]:
+        names = Counter(each.name for each in searches)
+        if names and names.most_common(1)[0][1] > 1:
+            raise ValueError(f"has {names.most_common(1)[0][0]!r} twice: expected another name for each search")
+        return searches
 
 
 if __name__ == "__main__":

@@ -15,10 +15,11 @@ from rich.markup import escape
 from embedder.images.formats import IMAGE_EXTENSIONS
 from embedder.protocol import Embedder
 from index.collection import writing
-from index.collection.annotations import list_annotations
+from index.collection.annotations import annotation_log, list_annotations
 from index.collection.collection import Collection, Snapshot
 from index.collection.records import IndexSettings, ModelRecord, RunManifest
 from index.errors import NotACollectionError, RolledBackError
+from index.matches import SEARCHES
 from index.storage.bucket_address import without_secrets
 from index.storage.storage import Storage, canonical_address
 from index.versions.servable import collection_model, live_manifest, live_or_last_good_manifest, live_version
@@ -95,7 +96,7 @@ class Update:
         """Load the model before it is needed, for a job that runs repeatedly. Raises if it or the source is missing."""
         require_source_exists(self.spec.source)
         model = self._choose_model(Collection.open_or_empty(self.spec.collection).snapshot())
-        self._load(model, convert=True)
+        self.embedder(model, convert=True)
 
     def _open(self) -> tuple[Collection, Listing | None]:
         """The collection and None; or, if there is none yet and the model is known, a new one and the listing."""
@@ -127,11 +128,19 @@ class Update:
             self._warn(warning)
         model = self._choose_model(snapshot)
         report.model = str(model)
+        if self.spec.searches:
+            from jobs.annotation.predictors.searches import check_searches  # late: most jobs have none
+
+            check_searches(self.spec, collection, listing.schema, model, self.embedder)
         now = self.clock()
         checked = self._check(listing, snapshot, model, now)
         change = self._compare(checked, snapshot, model, image_filter, incomplete=incomplete)
         report.embedding = [EmbedReport.of(change.plans[0])]
         if self.dry_run:
+            if self.spec.searches:
+                tested = counted(change.counts.to_embed + self._count_untested(snapshot, model), "image")
+                number = len(self.spec.searches)
+                report.notes.append(f"{tested} would be tested by {number:,} search{'es' if number > 1 else ''}")
             self._report_live(collection)
             return
         counts = change.counts
@@ -146,6 +155,15 @@ class Update:
         if self.index:
             with report.timed("index"), self.console.status("bringing the index up to date"):
                 self._index(collection, sorted([*snapshot.committed, *runs], key=lambda run: run.run_id), texts)
+
+    def _count_untested(self, snapshot: Snapshot, model: ModelRecord) -> int:
+        """How many images that are embedded already the saved searches have yet to test."""
+        from jobs.annotation.annotate import plan_annotation  # late: most jobs have no searches
+        from jobs.annotation.predictors.searches import searches_recipe
+
+        collection, live = snapshot.collection, snapshot.live().of_model(model)
+        recipe = searches_recipe(self.spec.searches, collection, live, model, self.embedder)
+        return plan_annotation(live, annotation_log(collection, SEARCHES).snapshot(), recipe).todo.num_rows
 
     def _report_live(self, collection: Collection) -> None:
         live, report = live_manifest(collection), self.report
@@ -166,7 +184,7 @@ class Update:
 
         try:
             run_jobs = run_on_ray(self.spec.resources.address, self.console, self.spec.resources.on)
-            vectors = QueryTexts(collection=collection, load=self._load, runs=runs, texts=texts)
+            vectors = QueryTexts(collection=collection, load=self.embedder, runs=runs, texts=texts)
             built = build_index(collection, settings, run_jobs=run_jobs, runs=runs, texts=vectors)
         except RolledBackError as error:  # a version that was rolled back stays rolled back
             self.report.notes.append(str(error))
@@ -256,7 +274,7 @@ class Update:
             )
         return model
 
-    def _load(self, model: ModelRecord, *, convert: bool = False) -> Embedder:
+    def embedder(self, model: ModelRecord, *, convert: bool = False) -> Embedder:
         """The model, ready to embed; loaded only if it is not yet."""
         found = self.model_cache.find_recorded(model, self.spec.embedder)
         loaded: Embedder = self.model_cache.load(ModelSource.of(model, found, self.spec.resources, convert=convert))

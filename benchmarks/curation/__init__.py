@@ -1,1 +1,1 @@
-"""Benchmarks of `match`, `select` and few-shot labels."""
+"""Benchmarks of `match`, `select`, few-shot labels and saved searches."""

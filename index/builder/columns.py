@@ -160,7 +160,7 @@ def _store(
         if not changed:
             return {}
         if chosen is None:
-            ids = [each.annotation for each in sources if each.annotation.has_ids]
+            ids = [each.annotation for each in sources if each.annotation.has_names]
             chosen = tuple(name for name in changed if not any(each.has(name) for each in ids))
         blocks = {
             name: [None if number in changed[name] else block for number, block in enumerate(blocks)]

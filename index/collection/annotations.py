@@ -16,6 +16,7 @@ from index.collection.layout import ANNOTATIONS, MANIFEST, MERGED, annotation_pa
 from index.collection.live_rows import LiveRows
 from index.collection.records import Learned, ModelRecord, RunManifest
 from index.errors import CollectionError
+from index.matches import SEARCHES
 
 MATCH: Final = "match"
 SELECT: Final = "select"
@@ -40,9 +41,9 @@ class Annotation:
         return [run.run_id for run in self.runs]
 
     @property
-    def has_ids(self) -> bool:
-        """Whether its text is ids of images, not words."""
-        return self.runs[-1].model.id.partition(" ")[0] in (MATCH, SELECT)
+    def has_names(self) -> bool:
+        """Whether its text is ids of images or names of searches, not words."""
+        return self.runs[-1].model.id.partition(" ")[0] in (MATCH, SELECT, SEARCHES)
 
     def has(self, column: str) -> bool:
         return belongs_to(column, self.name)

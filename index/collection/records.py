@@ -184,6 +184,13 @@ class Learned(Record):
         return np.frombuffer(self.vectors, "<f4").reshape(len(self.names), -1).astype(np.float32)
 
 
+class Delivered(Record):
+    """`delivered.json`: of each saved search, the run up to which its matches have been delivered."""
+
+    format: Literal[1] = 1
+    runs: dict[Name, RunId] = {}
+
+
 class RunManifest(RunStart):
     """`manifest.json` of a run. `files` lists its row files (see `FileList`), of which there may be millions; `facts`
     has all columns of their rows but vectors, and the ids of images that left the source. `finished_at` and `counts`

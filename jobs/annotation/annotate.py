@@ -66,34 +66,41 @@ class Annotate:
         Raises UsageError if nothing is embedded yet, a name is taken or a predictor is invalid. TooManyRejectsError
         leaves the run unfinished, and its columns out of the index.
         """
-        snapshot = self.collection.snapshot()
-        model = collection_model(self.collection, snapshot.committed)
-        if model is None:
-            raise UsageError(f"nothing is embedded yet in {self.collection.location}: run `likeness embed` first")
-        live = snapshot.live().of_model(model)
+        live, model = self.live()
         predicted, computed = ([spec for spec in specs if spec.is_computed is each] for each in (False, True))
-        reports = {spec.name: self._annotate(spec, live, model) for spec in predicted}
+        reports = {}
+        for spec in predicted:
+            recipe = self.recipe(spec, self.collection, model, self.resources)
+            reports[spec.name] = self.annotate(spec.name, recipe, live)
         if predicted:
-            publish(self.collection, snapshot.committed, self.console)
+            publish(self.collection, self.collection.runs(), self.console)
         if computed:
             from jobs.annotation.neighbours import neighbour_column  # imported late: faiss takes a second
 
             reports |= {spec.name: neighbour_column(self.collection, spec, self.console) for spec in computed}
         return reports
 
-    def _annotate(self, spec: AnnotationSpec, live: LiveRows, model: ModelRecord) -> EmbedReport:
-        require_name_available(spec.name, live.metadata, list_annotations(self.collection))
-        recipe = self.recipe(spec, self.collection, model, self.resources)
-        log = annotation_log(self.collection, spec.name)
+    def live(self) -> tuple[LiveRows, ModelRecord]:
+        """The rows to annotate, and their model. UsageError if nothing is embedded yet."""
+        snapshot = self.collection.snapshot()
+        model = collection_model(self.collection, snapshot.committed)
+        if model is None:
+            raise UsageError(f"nothing is embedded yet in {self.collection.location}: run `likeness embed` first")
+        return snapshot.live().of_model(model), model
+
+    def annotate(self, name: str, recipe: Recipe, live: LiveRows) -> EmbedReport:
+        """Bring the columns of one predictor up to date, without publishing them; raises like `run`."""
+        require_name_available(name, live.metadata, list_annotations(self.collection))
+        log = annotation_log(self.collection, name)
         snapshot = log.snapshot()
         plan = plan_annotation(live, snapshot, recipe)
         if plan.done:
             return EmbedReport.of(plan)
         earlier = [run for run in snapshot.committed if run.model.agrees_with(plan.model)]
-        learned = self._learned(spec.name, recipe, log, live, begun=bool(earlier or plan.run))
+        learned = self._learned(name, recipe, log, live, begun=bool(earlier or plan.run))
         plan = replace(plan, run=plan.run or log.start_run(SOURCE, plan.model))
-        load = partial(recipe.load, spec.name, learned, proven=plan.todo.num_rows < plan.listed)
-        activity = f"annotating {spec.name}"
+        load = partial(recipe.load, name, learned, proven=plan.todo.num_rows < plan.listed)
+        activity = f"annotating {name}"
         if recipe.needs == "embedding":
             with report_bar(self.console, activity, plan) as progress:
                 written = _write_from_vectors(plan, log, live, load=load, progress=progress)
@@ -104,7 +111,7 @@ class Annotate:
         try:
             commit(log, [written], self.max_reject_rate)
         except TooManyRejectsError as error:
-            raise TooManyRejectsError(_too_many_message(spec.name, log, written, self.max_reject_rate)) from error
+            raise TooManyRejectsError(_too_many_message(name, log, written, self.max_reject_rate)) from error
         return written.report
 
     def _learned(self, name: str, recipe: Recipe, log: Collection, live: LiveRows, *, begun: bool) -> Learned | None:

@@ -13,7 +13,9 @@ from index.collection.rows import FILTERED
 from jobs.addresses.check_listing import AddressCounts
 from jobs.planning.plan import Counts, Plan
 from jobs.planning.rejects import count_reasons
+from jobs.values import counted
 
+_SHOWN_SEARCHES = 20
 STAGES = ("fetch", "decode", "model", "write")
 _REPORTED = (
     *("source", "collection", "model", "dry_run", "left_out", "runs", "index_before", "index_after"),
@@ -148,6 +150,15 @@ class EmbedReport:
 
 
 @dataclass(kw_only=True)
+class SearchCounts:
+    """How many images a saved search has tested, how many of these match, and how many matches it has delivered."""
+
+    tested: int = 0
+    matched: int = 0
+    delivered: int = 0
+
+
+@dataclass(kw_only=True)
 class Report:
     """What a job did; with `dry_run`, what it would do.
 
@@ -170,6 +181,7 @@ class Report:
     index_after: str | None = None
     recall: float | None = None
     notes: list[str] = field(default_factory=list)
+    searches: dict[str, SearchCounts] = field(default_factory=dict)
     recently_changed: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
 
@@ -198,8 +210,20 @@ class Report:
         return self.index_after != self.index_before
 
     @property
+    def found(self) -> str:
+        """What saved searches found, such as `stars matches 3 of 120 images, 2 delivered`; empty if nothing."""
+        lines = [
+            f"{name} matches {each.matched:,} of {counted(each.tested, 'image')}"
+            + (f", {each.delivered:,} delivered" if each.delivered else "")
+            for name, each in self.searches.items()
+            if each.matched or each.delivered
+        ]
+        more = [f"and {len(lines) - _SHOWN_SEARCHES:,} other searches"] if len(lines) > _SHOWN_SEARCHES else []
+        return "; ".join(lines[:_SHOWN_SEARCHES] + more)
+
+    @property
     def note(self) -> str | None:
-        return "; ".join(self.notes) or None
+        return "; ".join(filter(None, [*self.notes, self.found])) or None
 
     @property
     def worker_seconds(self) -> dict[str, float]:
@@ -225,7 +249,8 @@ class Report:
     def to_json(self) -> str:
         """The report of a successful job as one flat object."""
         rest = {name: getattr(self, name) for name in _REPORTED}
-        return _json({"outcome": "succeeded", **self.known_counts(), **rest})
+        searches = {name: asdict(each) for name, each in self.searches.items()}
+        return _json({"outcome": "succeeded", **self.known_counts(), **rest, "searches": searches})
 
     def failure_json(self, outcome: str, message: str) -> str:
         """The report of a job that failed, as far as it is known."""

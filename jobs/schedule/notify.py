@@ -1,4 +1,4 @@
-"""Notifies a webhook or a command of a job's outcome. Errors are logged, and never fail the job."""
+"""Sends JSON to a webhook or a command, such as a job's outcome: then errors are logged, and never fail the job."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ import requests
 from requests.adapters import HTTPAdapter
 from urllib3.util.retry import Retry
 
+from jobs.fields import Target
 from jobs.schedule.history import HistoryEntry
-from jobs.spec import Notify, Target
+from jobs.spec import Notify
 
 TIMEOUT_S = 10.0
 COMMAND_TIMEOUT_S = 60.0
@@ -33,8 +34,11 @@ _RETRY = Retry(
 logger = logging.getLogger(__name__)
 
 
-class _NotifyError(Exception):
-    """Why a notification failed, in our own words: messages of libraries contain the address, which may be secret."""
+class NotifyError(Exception):
+    """Who was not reached and why, in our own words: messages of libraries contain the address, which may be secret."""
+
+
+class _RefusedError(Exception): ...
 
 
 def notify(targets: Notify, entry: HistoryEntry) -> None:
@@ -44,28 +48,38 @@ def notify(targets: Notify, entry: HistoryEntry) -> None:
         return
     # Chat services show `text` as the message.
     body = json.dumps({"text": entry.text, **entry.model_dump(mode="json")}).encode()
+    try:
+        send(target, body)
+    except NotifyError as error:
+        logger.warning("notifying %s of job %s failed: %s", error.args[0], entry.id, error.args[1])
+
+
+def send(target: Target, body: bytes, key: str | None = None) -> None:
+    """Post JSON to a webhook, with an `Idempotency-Key` if there is a key, or pass it to a command. NotifyError has who
+    was not reached, and why.
+    """
     url = target.url and os.path.expandvars(target.url)
     try:
         if url is not None:
-            _post(url, body)
+            _post(url, body, {"Idempotency-Key": key} if key else {})
         else:
             _run(target, body)
-    except (_NotifyError, requests.RequestException, OSError, ValueError) as error:
-        why = error if isinstance(error, _NotifyError) else type(error).__name__
-        logger.warning("notifying %s of job %s failed: %s", "the command" if url is None else _host(url), entry.id, why)
+    except (_RefusedError, requests.RequestException, OSError, ValueError) as error:
+        why = str(error) if isinstance(error, _RefusedError) else type(error).__name__
+        raise NotifyError("the command" if url is None else _host(url), why) from error
 
 
-def _post(url: str, body: bytes) -> None:
+def _post(url: str, body: bytes, headers: dict[str, str]) -> None:
     if not url.startswith(("http://", "https://")):
-        raise _NotifyError("expected an http:// or https:// address: is the environment variable set?")
+        raise _RefusedError("expected an http:// or https:// address: is the environment variable set?")
     with requests.Session() as session, _mute_retry_log():
         session.mount(url, HTTPAdapter(max_retries=_RETRY))
-        headers = {"Content-Type": "application/json"}
+        headers = {"Content-Type": "application/json", **headers}
         answer = session.post(url, data=body, headers=headers, timeout=TIMEOUT_S, allow_redirects=False)
     if answer.status_code >= 400:
-        raise _NotifyError(f"it answered {answer.status_code}")
+        raise _RefusedError(f"it answered {answer.status_code}")
     if answer.status_code >= 300:  # following a redirect would turn the POST into a GET
-        raise _NotifyError(f"it answered {answer.status_code}: expected the address that it redirects to")
+        raise _RefusedError(f"it answered {answer.status_code}: expected the address that it redirects to")
 
 
 def _run(target: Target, body: bytes) -> None:
@@ -79,9 +93,9 @@ def _run(target: Target, body: bytes) -> None:
             check=False,
         )
     except subprocess.TimeoutExpired as error:
-        raise _NotifyError(f"it took longer than {COMMAND_TIMEOUT_S:g} seconds") from error
+        raise _RefusedError(f"it took longer than {COMMAND_TIMEOUT_S:g} seconds") from error
     if done.returncode:
-        raise _NotifyError(f"it ended with {done.returncode}: {done.stdout.decode(errors='replace').strip()[-500:]}")
+        raise _RefusedError(f"it ended with {done.returncode}: {done.stdout.decode(errors='replace').strip()[-500:]}")
 
 
 def _host(url: str) -> str:

@@ -26,7 +26,7 @@ def run_job(update: Update) -> None:
     record(spec, entry)
     try:
         update.run()
-        _annotate(update)
+        annotate(update)
         prune_versions(spec, report)
     except BaseException as error:
         finish(spec, entry.end(*outcome_of(error), report))
@@ -55,15 +55,17 @@ def record(spec: JobSpec, entry: HistoryEntry) -> None:
             logger.warning("job %s is not in the history: %s", entry.id, error)
 
 
-def _annotate(update: Update) -> None:
-    """Bring the job's annotations up to date, once its images are. Raises like `Annotate.run`."""
+def annotate(update: Update) -> None:
+    """Bring the job's annotations up to date, once its images are, and run its saved searches. Raises like
+    `Annotate.run` and `run_searches`.
+    """
     spec, report = update.spec, update.report
-    if not spec.annotations:
+    if not (spec.annotations or spec.searches) or not Collection.open(spec.collection).runs():
         return
     from jobs.annotation.annotate import Annotate  # late: most jobs have none
     from jobs.annotation.recipes import recipe_of
 
-    with report.timed("annotate"), writing(Collection.open(spec.collection), "annotate") as collection:
+    with writing(Collection.open(spec.collection), "annotate") as collection:
         job = Annotate(
             collection=collection,
             console=update.console,
@@ -71,9 +73,17 @@ def _annotate(update: Update) -> None:
             recipe=partial(recipe_of, embedder=spec.embedder),
             max_reject_rate=spec.max_reject_rate,
         )
-        for name, done in job.run(spec.annotations).items():
-            if done.embedded or done.rejected:
-                report.notes.append(f"{name}: {counted(done.embedded, 'image')} annotated, {done.rejected:,} rejected")
+        if spec.annotations:
+            with report.timed("annotate"):
+                for name, done in job.run(spec.annotations).items():
+                    if done.embedded or done.rejected:
+                        line = f"{name}: {counted(done.embedded, 'image')} annotated, {done.rejected:,} rejected"
+                        report.notes.append(line)
+        if spec.searches:
+            from jobs.schedule.saved_searches import run_searches
+
+            with report.timed("search"):
+                run_searches(job, spec.searches, update.embedder, report)
         report.index_after = collection.current()
 
 

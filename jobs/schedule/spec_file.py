@@ -66,7 +66,7 @@ def _problem(path: Path, node: yaml.Node | None, error: Any) -> str:
         message = f"is not a field here: expected some of {', '.join(_fields_beside(location))}"
     elif error["type"] == "value_error":
         message = message.removeprefix("is ")
-    elif message.startswith("expected") and location and location[0] != "notify":  # its addresses are secret
+    elif message.startswith("expected") and "notify" not in location and location:  # its addresses are secret
         message = f"{message}, got {error['input']!r}"
     field = ".".join(map(str, location))
     return f"{path}, line {line}{f', {field}' if field else ''}: {message}"
@@ -105,6 +105,9 @@ def _with_absolute_paths(spec: JobSpec, folder: Path) -> JobSpec:
     if _is_path(spec.model):
         changes["model"] = absolute(spec.model)
     changes["annotations"] = tuple(_with_files(each, absolute) for each in spec.annotations)
+    changes["searches"] = tuple(
+        each.model_copy(update={"image": each.image and absolute(each.image)}) for each in spec.searches
+    )
     return spec.model_copy(update=changes)
 
 

@@ -19,7 +19,7 @@ from index.storage import Storage
 from jobs.embedding.report import Report
 from jobs.errors import EmptySourceError, JobError, TooManyMissingError
 from jobs.exclusions import Exclusions
-from jobs.schedule.run_job import prune_versions
+from jobs.schedule.run_job import annotate, prune_versions
 from jobs.update import Update
 from jobs.values import counted
 
@@ -73,8 +73,10 @@ class Watch:
                 prune_versions(job.spec, report)
             if changed:
                 self.say(round_line(report, seconds))
-            if report.note:
-                said = self._say_unless(said, report.note)
+            if report.found:
+                self.say(report.found)
+            if report.notes:
+                said = self._say_unless(said, "; ".join(report.notes))
             if not has_begun:
                 self.say(f"waiting for changes in {report.source}")
                 job = replace(job, console=Console(quiet=True))
@@ -94,10 +96,13 @@ def _run_round(job: Update) -> Report:
     """One job. If too many images are gone, none are deleted, and the others are still embedded."""
     job, spec = replace(job, report=Report()), job.spec
     try:
-        return job.run()
+        job.run()
+        annotate(job)
+        return job.report
     except TooManyMissingError:
         gone = job.report.counts.missing - job.report.counts.moved
     report = replace(job, spec=spec.model_copy(update={"missing": "keep"})).run()
+    annotate(job)
     report.notes.append(
         f"searches still find {counted(gone, 'image')} gone from {report.source}: more than --max-missing "
         f"{spec.max_missing:g} allows. Is a disk not mounted? Otherwise, `likeness reembed` with a higher "

@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from jobs.errors import UsageError
-from likeness.cli.job_options import CLUSTER, EMBEDDING, VerboseOption, job_spec
+from likeness.cli.job_options import (
+    CLUSTER,
+    EMBEDDING,
+    OptionalCollection,
+    OptionalSource,
+    SpecOption,
+    VerboseOption,
+    job_or_file,
+    job_spec,
+)
 from likeness.cli.model_options import Fields, with_fields
 from likeness.cli.options import CollectionArgument, FormatOption, console, error_console
 
@@ -75,9 +84,9 @@ def next_commands(collection: str, embedder: str | None = None) -> str:
 @with_fields(*EMBEDDING, *CLUSTER, Fields("jobs.spec", "JobSpec", "missing max_missing verify_hash"))
 def reembed(
     context: typer.Context,
-    source: Annotated[str | None, typer.Argument(help="The source of the collection's images.")] = None,
-    collection: Annotated[str | None, typer.Argument(help="The collection: a folder or bucket prefix.")] = None,
-    spec: Annotated[Path | None, typer.Option(help="Read all options from a file such as deploy/job.yaml.")] = None,
+    source: OptionalSource = None,
+    collection: OptionalCollection = None,
+    spec: SpecOption = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
     report: Annotated[Path | None, typer.Option(help="Write the outcome to this file as JSON.")] = None,
     output: FormatOption = "table",
@@ -93,15 +102,10 @@ def reembed(
     Examples: `likeness reembed photos/ my-collection`, `likeness reembed --spec deploy/job.yaml`
     """
     from jobs.schedule.run_job import run_job
-    from jobs.schedule.spec_file import read_spec
     from jobs.update import Update
 
-    if spec is None and (source is None or collection is None):
-        raise UsageError("expected SOURCE and COLLECTION, or --spec FILE")
     with _reporting(report, output) as outcome:
-        job = read_spec(spec) if spec else job_spec(context)
-        if spec and "max_missing" in _options_beside_spec(context):
-            job = job.model_copy(update={"max_missing": options["max_missing"]})
+        job = job_or_file(context, {"dry_run", "report", "output", "verbose"})
         progress = console if output == "table" else error_console  # programs read JSON from stdout
         update = Update(spec=job, console=progress, report=outcome, dry_run=dry_run, verbose=verbose)
         if spec is None or dry_run:
@@ -135,14 +139,3 @@ def _reporting(path: Path | None, output: str) -> "Iterator[Report]":
     console.print(reembed_table(report))
     for line in closing_lines(report):
         console.print(line, soft_wrap=True)
-
-
-def _options_beside_spec(context: typer.Context) -> set[str]:
-    """The options on the command line. UsageError for one that belongs in the file."""
-    allowed = {"spec", "max_missing", "dry_run", "report", "output", "verbose"}
-    sources = {name: context.get_parameter_source(name) for name in context.params}
-    used = {name for name, source in sources.items() if source and source.name == "COMMANDLINE"}
-    if wrong := sorted(used - allowed):
-        names = ", ".join(name if name in ("source", "collection") else f"--{name.replace('_', '-')}" for name in wrong)
-        raise UsageError(f"{names} cannot be combined with --spec, whose file describes the whole job: set it there")
-    return used

@@ -12,8 +12,7 @@ from rich.text import Text
 
 from jobs.errors import UsageError
 from jobs.values import parse_duration
-from likeness.cli.embed import SourceArgument
-from likeness.cli.job_options import EMBEDDING, job_spec
+from likeness.cli.job_options import EMBEDDING, OptionalCollection, OptionalSource, SpecOption, job_or_file
 from likeness.cli.model_options import Fields, with_fields
 from likeness.cli.options import CollectionArgument, FormatOption, console, open_collection, parse_option, show
 
@@ -55,8 +54,9 @@ def schedule(
 @with_fields(*EMBEDDING, Fields("jobs.spec", "JobSpec", "missing max_missing"), _REJECT_RATE)
 def watch(
     context: typer.Context,
-    source: SourceArgument,
-    collection: CollectionArgument,
+    source: OptionalSource = None,
+    collection: OptionalCollection = None,
+    spec: SpecOption = None,
     every: Annotated[
         str | None,
         typer.Option(
@@ -72,7 +72,9 @@ def watch(
     has not changed for a second. While another job writes, and after errors, it waits and retries. Ctrl-C or SIGTERM
     ends it with exit code 130; when restarted, it continues with the rest.
 
-    Examples: `likeness watch photos/ my-collection`, `likeness watch s3://bucket/photos my-collection --every 1m`
+    With --spec, it also brings the file's annotations up to date and runs its saved searches.
+
+    Examples: `likeness watch photos/ my-collection`, `likeness watch --spec job.yaml --every 1m`
     """
     from jobs.schedule.watch import watch as watch_source
     from jobs.update import Update
@@ -83,7 +85,10 @@ def watch(
     seconds = None if every is None else parse_option("--every", every, parse_duration)
     if seconds == 0:
         raise UsageError("--every is 0: expected a duration such as 30s or 5m")
-    watch_source(Update(spec=job_spec(context, on="local"), console=console, command="watch"), print_line, seconds)
+    job = job_or_file(context, {"every"}, on="local")
+    if not job.resources.ray_only and job.resources.on is None:  # rounds are small
+        job = job.model_copy(update={"resources": job.resources.model_copy(update={"on": "local"})})
+    watch_source(Update(spec=job, console=console, command="watch"), print_line, seconds)
 
 
 def history(

@@ -12,11 +12,12 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from index.collection import Collection, writing
+from jobs.fields import Target
 from jobs.schedule import notify as notify_module
 from jobs.schedule.history import HistoryEntry, history_facts, last_entries, last_success, outcome_of, save
 from jobs.schedule.metrics_file import write_metrics
 from jobs.schedule.notify import notify
-from jobs.spec import Notify, Target
+from jobs.spec import Notify
 from tests.support.scripted_server import Reply, ScriptedServer, scripted
 
 STARTED = datetime(2026, 11, 21, 3, 0, tzinfo=UTC)

@@ -2,6 +2,7 @@
 
 import errno
 import io
+import json
 import os
 import shutil
 import tarfile
@@ -298,3 +299,21 @@ def test_changes_of_a_folder_are_noticed(tmp_path: Path) -> None:
     assert "cannot be watched" in said[0]
     folder.mkdir()
     assert changes.wait(60)
+
+
+def test_saved_searches_deliver_what_a_round_finds(nights: Nights, tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    search = {"image": str(nights.pictures / "3.bmp"), "min_score": 0.97}
+    searches = [{"name": "threes", **search, "notify": {"command": f"cat >> {out}; echo >> {out}"}}]
+    steps: list[Step] = [
+        lambda: save(nights, "other.bmp", bmp(9)),
+        lambda: save(nights, "again.bmp", bmp(3)),
+        lambda: None,
+    ]
+    said, _ = watch(nights, *steps, searches=searches)
+    [body] = map(json.loads, out.read_text().splitlines())
+    assert [match["image_id"] for match in body["matches"]] == ["again.bmp"]
+    assert [line for line in said if "threes" in line] == [
+        "threes matches 1 of 6 images",
+        "threes matches 1 of 1 image, 1 delivered",
+    ]

@@ -1,0 +1,122 @@
+"""The vectors of saved searches' queries, which are embedded once and remembered beside the annotation's runs."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from embedder.errors import ImageError, UnsupportedInputError
+from embedder.images import CropSpec
+from embedder.images.decode import decode_image
+from embedder.images.limits import ACCEPTED_LIMITS
+from embedder.protocol import Embedder
+from index.arrays import Vectors
+from index.collection import Collection
+from index.collection.annotations import annotation_log
+from index.collection.layout import QUERY_VECTORS
+from index.collection.live_rows import LiveRows
+from index.collection.records import Learned, ModelRecord
+from index.collection.rows import EMBEDDING, text_array, vectors_of
+from index.matches import SEARCHES
+from jobs.annotation.predictor import fingerprint_of
+from jobs.errors import UsageError
+from jobs.search_spec import SearchSpec
+
+Load: TypeAlias = Callable[[ModelRecord], Embedder]
+
+_ANY_CROP: Final = CropSpec(side=32, shortest_edge=None)
+
+
+def check_queries(searches: Sequence[SearchSpec], collection: Collection, model: ModelRecord, load: Load) -> None:
+    """Raises UsageError for a new query that the model cannot embed. Ids of images may have yet to come."""
+    known = _remembered(annotation_log(collection, SEARCHES))
+    new = [search for search in searches if query_key(search, model) not in known]
+    for search in new:
+        if search.image:
+            _decode(search, _ANY_CROP)
+    if texts := [search for search in new if search.text]:
+        _embed_texts(texts[:1], load(model))
+
+
+def query_vectors(
+    searches: Sequence[SearchSpec], collection: Collection, live: LiveRows, model: ModelRecord, load: Load
+) -> Vectors:
+    """The vectors of the searches' queries, `(n, dim)` float32. UsageError for one that has none."""
+    log = annotation_log(collection, SEARCHES)
+    known, queries = _remembered(log), {query_key(search, model): search for search in searches}
+    if new := {key: search for key, search in queries.items() if key not in known}:
+        known |= _embed(new, live, model, load)
+        kept = np.stack([known[key] for key in queries])
+        log.check_lease()
+        log.storage.write_atomic(QUERY_VECTORS, Learned.of([*queries], kept).to_bytes())
+    return np.stack([known[query_key(search, model)] for search in searches])
+
+
+def query_key(search: SearchSpec, model: ModelRecord) -> str:
+    """A fingerprint of a query and of the model that embeds it."""
+    image = search.image and hashlib.sha256(_read(search)).hexdigest()
+    return fingerprint_of([model.fingerprint, search.text, image, search.image_id])
+
+
+def _remembered(log: Collection) -> dict[str, Vectors]:
+    try:
+        known = Learned.from_bytes(log.storage.read(QUERY_VECTORS))
+    except (FileNotFoundError, ValueError):  # they can be made again
+        return {}
+    return dict(zip(known.names, known.array, strict=True))
+
+
+def _embed(queries: Mapping[str, SearchSpec], live: LiveRows, model: ModelRecord, load: Load) -> dict[str, Vectors]:
+    texts = {key: search for key, search in queries.items() if search.text}
+    vectors = dict[str, Vectors]()
+    if texts:
+        vectors |= zip(texts, _embed_texts([*texts.values()], load(model)), strict=True)
+    stored = _stored_vectors([search.image_id for search in queries.values() if search.image_id], live)
+    for key, search in queries.items():
+        if search.image:
+            vectors[key] = load(model).embed_images(_decode(search, load(model).crop)[np.newaxis])[0]
+        elif search.image_id and search.image_id not in stored:
+            raise UsageError(
+                f"the search {search.name!r} has image_id {search.image_id!r}, which is not in the collection: "
+                "expected an id as `likeness search` shows them"
+            )
+        elif search.image_id:
+            vectors[key] = stored[search.image_id]
+    return vectors
+
+
+def _stored_vectors(ids: Iterable[str], live: LiveRows) -> dict[str, Vectors]:
+    wanted = pa.table({"image_id": text_array(ids)})
+    sql = f"SELECT seq FROM {live.sql} SEMI JOIN wanted USING (image_id) WHERE error_reason IS NULL ORDER BY seq"
+    seqs = np.asarray(live.catalog.table(sql, wanted=wanted)["seq"], np.int64)
+    if not len(seqs):
+        return {}
+    rows = LiveRows.at(live.catalog, seqs).read(["image_id", EMBEDDING])
+    return dict(zip(map(str, rows["image_id"].to_pylist()), vectors_of(rows[EMBEDDING]), strict=True))
+
+
+def _embed_texts(searches: Sequence[SearchSpec], embedder: Embedder) -> Vectors:
+    try:
+        return embedder.embed_texts([str(search.text) for search in searches])
+    except UnsupportedInputError as error:
+        raise UsageError(f"the search {searches[0].name!r} is by words: {error}; show a picture instead") from error
+
+
+def _read(search: SearchSpec) -> bytes:
+    try:
+        return Path(str(search.image)).expanduser().read_bytes()
+    except (OSError, RuntimeError) as error:  # RuntimeError: there is no such ~user
+        raise UsageError(f"the picture of the search {search.name!r} cannot be read: {error}") from error
+
+
+def _decode(search: SearchSpec, crop: CropSpec) -> npt.NDArray[np.uint8]:
+    try:
+        return decode_image(_read(search), crop, limits=ACCEPTED_LIMITS).pixels
+    except ImageError as error:
+        raise UsageError(f"the picture of the search {search.name!r}, {search.image}: {error}") from error

@@ -1,0 +1,142 @@
+"""Saved searches: which of them each image matches, by one matrix product over the stored vectors."""
+
+from __future__ import annotations  # pyarrow's types take arguments in its stubs alone
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from index.arrays import Ids, Vectors, least_score, rounded
+from index.collection import Collection
+from index.collection.annotations import list_annotations, rows_with_values
+from index.collection.live_rows import LiveRows, annotation_values
+from index.collection.records import ModelRecord
+from index.collection.rows import EMBEDDING, REJECT_COLUMNS, TILES, number_array, row_schema, text_array
+from index.errors import FilterError
+from index.filters.filter import Filter, named_columns
+from index.matches import SEARCHES
+from jobs.annotation.predictor import Batch, Columns, Recipe, fingerprint_of
+from jobs.annotation.predictors.search_queries import Load, check_queries, query_key, query_vectors
+from jobs.errors import UsageError
+from jobs.planning.image_filter import EXIF_TYPES
+from jobs.search_spec import SearchSpec
+from jobs.spec import JobSpec
+
+Mask: TypeAlias = npt.NDArray[np.bool_]
+
+_VERSION = 1
+"""Changes with whatever affects the columns, so that all images are tested again."""
+_SCORES: Final = 1 << 24  # in memory
+
+
+def check_searches(spec: JobSpec, collection: Collection, listing: pa.Schema, model: ModelRecord, load: Load) -> None:
+    """Raises UsageError for a search of a job that cannot work with its model, its pictures, or the columns that images
+    will have. Columns of annotations that have yet to be made may be anything.
+    """
+    live = [collection.snapshot().live().catalog.schema_of()] if collection.runs() else []
+    exif = pa.schema(list(map(pa.field, EXIF_TYPES, EXIF_TYPES.values()))) if spec.exif else pa.schema([])
+    annotations = (each.schema_of(each.metadata) for each in _other_annotations(collection))
+    schema, to_come = (
+        _filterable(listing, exif, *live, *annotations),
+        tuple(f"{each.name}_" for each in spec.annotations),
+    )
+    for search in spec.searches:
+        unknown = (name for name in named_columns(search.filter) if name not in schema.names)
+        if not any(f"{name}_".startswith(to_come) for name in unknown):
+            _parse_filter(search, schema)
+    check_queries(spec.searches, collection, model, load)
+
+
+def searches_recipe(
+    searches: Sequence[SearchSpec], collection: Collection, live: LiveRows, model: ModelRecord, load: Load
+) -> Recipe:
+    """The recipe for `Searches` among the `live` rows of a model. Making them raises UsageError for a search that
+    cannot work.
+    """
+    searches = sorted(searches, key=lambda each: each.name)
+    parts = [[each.name, query_key(each, model), each.min_score, each.filter] for each in searches]
+
+    def make() -> Searches:
+        others = _other_annotations(collection)
+        schema = _filterable(live.schema, *(each.schema_of(each.metadata) for each in others))
+        filters = {number: _parse_filter(each, schema) for number, each in enumerate(searches) if each.filter}
+        vectors = query_vectors(searches, collection, live, model, load)
+        cuts = np.array([least_score(each.min_score) for each in searches], np.float32)
+        return Searches([each.name for each in searches], vectors, cuts, filters, live, others)
+
+    return Recipe(id=SEARCHES, fingerprint=fingerprint_of([_VERSION, parts]), needs="embedding", make=make)
+
+
+@dataclass(frozen=True)
+class Searches:
+    """The names of the searches that an image matches, and its cosine with the query of each as `scores`. `queries` are
+    `(n, dim)`, `cuts` `(n,)`; the `filters`, by the number of their search, look at `live` rows and their annotations.
+    """
+
+    names: Sequence[str]
+    queries: Vectors
+    cuts: npt.NDArray[np.float32]
+    filters: dict[int, Filter]
+    live: LiveRows
+    annotations: Sequence[LiveRows]
+
+    def __call__(self, batch: Batch) -> Columns:
+        vectors, step = batch["embedding"], max(1, _SCORES // len(self.names))
+        passing = self._passing(batch["image_id"]) if self.filters else {}
+        found, scores, counts = list[Any](), list[Any](), list[Any]()
+        for start in range(0, len(vectors), step):
+            cosines = vectors[start : start + step] @ self.queries.T
+            matches = cosines >= self.cuts
+            for number, mask in passing.items():
+                matches[:, number] &= mask[start : start + step]
+            found.append(np.nonzero(matches)[1])
+            scores.append(rounded(cosines[matches]))
+            counts.append(matches.sum(axis=1))
+        offsets: Any = number_array(np.concatenate([[0], *counts]).cumsum().astype(np.int32))
+        names = text_array(self.names).take(number_array(np.concatenate(found)))
+        return {
+            "": pa.ListArray.from_arrays(offsets, names),
+            "scores": pa.ListArray.from_arrays(offsets, number_array(np.concatenate(scores))),
+        }
+
+    def _passing(self, ids: Ids) -> dict[int, Mask]:
+        """Which of some images pass each filter."""
+        catalog, columns = self.live.catalog, set[str]().union(*(each.columns for each in self.filters.values()))
+        given = pa.table({"image_id": text_array(ids), "number": number_array(np.arange(len(ids)))})
+        sql = f"SELECT seq, number FROM {self.live.sql} JOIN given USING (image_id) ORDER BY seq"
+        found = catalog.table(sql, given=given)
+        rows = LiveRows.at(catalog, np.asarray(found["seq"], np.int64))
+        table = rows.read(["image_id", *(columns & {*rows.schema.names} - {"image_id"})])
+        sql = "(SELECT seq AS number, image_id, content_hash FROM written SEMI JOIN found USING (seq))"
+        if annotations := [each for each in self.annotations if not columns.isdisjoint(each.metadata)]:
+            values = pa.concat_tables(part for _, part in annotation_values(catalog, sql, annotations, found=found))
+            for name in values.column_names:
+                table = table.append_column(name, values[name])
+        [batch] = table.combine_chunks().to_batches()
+        masks = dict[str, Mask]()
+        for each in self.filters.values():
+            if each.key not in masks:
+                masks[each.key] = np.zeros(len(ids), bool)
+                masks[each.key][np.asarray(found["number"])] = each.mask(batch)
+        return {number: masks[each.key] for number, each in self.filters.items()}
+
+
+def _other_annotations(collection: Collection) -> list[LiveRows]:
+    return rows_with_values(each for each in list_annotations(collection) if each.name != SEARCHES)
+
+
+def _filterable(*schemas: pa.Schema) -> pa.Schema:
+    """The columns that filters can name."""
+    fields = {field.name: field for schema in (row_schema(0), *schemas) for field in schema}
+    return pa.schema([field for name, field in fields.items() if name not in (EMBEDDING, TILES, *REJECT_COLUMNS)])
+
+
+def _parse_filter(search: SearchSpec, schema: pa.Schema) -> Filter:
+    try:
+        return Filter.parse(search.filter or {}, schema)
+    except FilterError as error:
+        raise UsageError(f"the filter of the search {search.name!r}: {error}") from error

@@ -1,0 +1,188 @@
+"""Saved searches: tests the images that are new, and delivers those that match, each once.
+
+An image is new in the run that tests its bytes first. What a search has delivered is recorded as a run: matches among
+images of later runs are still to be delivered, in calls for one run each. So a job that was killed before it could
+record a call repeats it with the same key, and nothing is lost.
+"""
+
+from __future__ import annotations  # pyarrow's types take arguments in its stubs alone
+
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby, islice
+from operator import itemgetter
+from typing import Any, Final, TypeAlias
+from urllib.parse import quote
+
+import pyarrow as pa
+from pydantic_core import to_json
+
+from index.collection import Collection
+from index.collection.annotations import annotation_log
+from index.collection.layout import DELIVERED
+from index.collection.live_rows import LiveRows
+from index.collection.records import Delivered, RunManifest
+from index.collection.rows import conform
+from index.errors import CollectionError
+from index.matches import SEARCHES
+from jobs.annotation.annotate import Annotate
+from jobs.annotation.predictors.search_queries import Load
+from jobs.annotation.predictors.searches import searches_recipe
+from jobs.annotation.publish import publish
+from jobs.embedding.report import Report, SearchCounts
+from jobs.fields import Target
+from jobs.schedule.notify import NotifyError, send
+from jobs.search_spec import SearchSpec
+from jobs.values import counted
+
+Found: TypeAlias = tuple[str, int, dict[str, Any]]
+"""A search, the number of the run in which the image was new, and the match."""
+
+_MATCHES: Final = 1_000
+"""Of a call."""
+
+
+def run_searches(job: Annotate, searches: Sequence[SearchSpec], load: Load, report: Report) -> None:
+    """Test the images that are new, publish the column, and deliver the matches. UsageError for a search that cannot
+    work. Deliveries that fail are noted, and made by the next job.
+    """
+    collection, log = job.collection, annotation_log(job.collection, SEARCHES)
+    live, model = job.live()
+    before, delivered = log.runs(), _read_delivered(log)
+    new = [each.name for each in searches if each.name not in delivered]
+    if before and new:  # what is there already is not new to them, even if this is killed
+        delivered |= dict.fromkeys(new, before[-1].run_id)
+        _write_delivered(log, delivered)
+    recipe = searches_recipe(searches, collection, live, model, load)
+    job.annotate(SEARCHES, recipe, live)
+    publish(collection, collection.runs(), job.console)
+    if not (runs := log.runs()):
+        return
+    values = LiveRows.of_runs(log.storage, runs).of_model(recipe.record)
+    report.searches = _count(values, len(runs) - 1 if len(runs) > len(before) else -1, searches)
+    delivered = dict.fromkeys(new, runs[0].run_id) | delivered
+    numbers = _numbers(runs, searches, delivered)
+    late = _deliver(log, searches, _undelivered(live, values, numbers), runs, delivered, report)
+    finished = delivered | {each.name: runs[-1].run_id for each in searches if each.name not in late}
+    if finished != _read_delivered(log):
+        _write_delivered(log, finished)
+
+
+def _read_delivered(log: Collection) -> dict[str, str]:
+    try:
+        return dict(Delivered.from_bytes(log.storage.read(DELIVERED)).runs)
+    except FileNotFoundError:
+        return {}
+    except ValueError as error:
+        raise CollectionError(
+            f"{log.location}/{DELIVERED} is damaged ({error}): restore it from a backup, or remove it, and saved "
+            "searches report what comes from then on"
+        ) from error
+
+
+def _write_delivered(log: Collection, runs: Mapping[str, str]) -> None:
+    log.check_lease()
+    log.storage.write_atomic(DELIVERED, Delivered(runs=dict(runs)).to_bytes())
+
+
+_COUNTS = """
+SELECT search, count(*) AS matched FROM (SELECT unnest({names}) AS search FROM written WHERE run = {run}) GROUP BY ALL
+"""
+
+
+def _count(values: LiveRows, run: int, searches: Sequence[SearchSpec]) -> dict[str, SearchCounts]:
+    """What a run has tested, and how many of it match."""
+    catalog = values.catalog
+    [[tested]] = catalog.table(f"SELECT count(*) AS tested FROM written WHERE run = {run}").to_pydict().values()
+    rows = catalog.table(_COUNTS.format(names=catalog.aliases[SEARCHES], run=run)).to_pylist()
+    matched = {str(row["search"]): row["matched"] for row in rows}
+    return {each.name: SearchCounts(tested=tested, matched=matched.get(each.name, 0)) for each in searches}
+
+
+_UNDELIVERED = """
+WITH known AS (SELECT image_id, coalesce(content_hash, '') AS hash FROM {log}.written WHERE run <= {since}),
+new AS (
+    SELECT image_id, coalesce(content_hash, '') AS hash, min(run) AS run FROM {log}.written WHERE run > {since}
+    GROUP BY ALL
+),
+matches AS (
+    SELECT image_id, coalesce(content_hash, '') AS hash, unnest({names}) AS search, unnest({scores}) AS score
+    FROM {values} SEMI JOIN new USING (image_id)
+),
+images AS (
+    SELECT image_id, coalesce(content_hash, '') AS hash, {columns} FROM {live} WHERE error_reason IS NULL
+)
+SELECT search, new.run, score, images.* EXCLUDE (image_id, hash)
+FROM matches JOIN (FROM new ANTI JOIN known USING (image_id, hash)) AS new USING (image_id, hash)
+JOIN images USING (image_id, hash) JOIN delivered USING (search)
+WHERE new.run > delivered.run
+ORDER BY search, new.run, score DESC, image_id
+"""
+
+
+def _numbers(
+    runs: Sequence[RunManifest], searches: Sequence[SearchSpec], delivered: Mapping[str, str]
+) -> dict[str, int]:
+    """The number of the last run that each search with a target has delivered, unless that is the newest."""
+    ids = [run.run_id for run in runs]
+    numbers = {each.name: bisect_right(ids, delivered[each.name]) - 1 for each in searches if each.notify}
+    return {name: number for name, number in numbers.items() if number < len(runs) - 1}
+
+
+def _undelivered(live: LiveRows, values: LiveRows, numbers: Mapping[str, int]) -> Iterator[Found]:
+    """The matches of runs after these `numbers`, by search and run, best first, but for images that are gone."""
+    if not numbers:
+        return
+    columns = ["image_id", "uri", *live.metadata]
+    sql = _UNDELIVERED.format(
+        log=values.catalog.name,
+        since=min(numbers.values()),
+        names=values.catalog.aliases[SEARCHES],
+        scores=values.catalog.aliases[f"{SEARCHES}_scores"],
+        values=values.sql,
+        columns=live.catalog.columns(columns),
+        live=live.sql,
+    )
+    delivered = pa.table({"search": [*numbers], "run": [*numbers.values()]})
+    with live.catalog.query(sql, _MATCHES, delivered=delivered) as batches:
+        for batch in batches:
+            table = pa.Table.from_batches([batch])
+            images = table.select(range(3, table.num_columns)).rename_columns(columns)
+            rows = conform(images, live.schema_of(columns)).to_pylist()
+            for found, image in zip(table.select(range(3)).to_pylist(), rows, strict=True):
+                match = {"image_id": image.pop("image_id"), "uri": image.pop("uri"), "score": found["score"]}
+                yield found["search"], found["run"], {**match, "metadata": image}
+
+
+def _deliver(
+    log: Collection,
+    searches: Sequence[SearchSpec],
+    found: Iterator[Found],
+    runs: Sequence[RunManifest],
+    delivered: dict[str, str],
+    report: Report,
+) -> set[str]:
+    """Make the calls, and record each. Returns the searches of which some have failed."""
+    targets, late, down = {each.name: each.notify for each in searches if each.notify}, set[str](), set[Target]()
+    for (search, run), matches in groupby(found, itemgetter(0, 1)):
+        target, run_id, number = targets[search], runs[run].run_id, 0
+        try:
+            while (part := [match for *_, match in islice(matches, _MATCHES)]) and target not in down:
+                number += 1
+                _call(target, report.collection, search, f"{run_id}/{quote(search, safe='')}/{number}", part)
+                report.searches[search].delivered += len(part)
+        except NotifyError as error:
+            down.add(target)
+            report.notes.append(f"matches are not delivered ({': '.join(error.args)}): the next job tries again")
+        if target in down:
+            late.add(search)
+        else:
+            delivered[search] = run_id
+            _write_delivered(log, delivered)
+    return late
+
+
+def _call(target: Target, collection: str, search: str, key: str, matches: Sequence[dict[str, Any]]) -> None:
+    text = f"likeness: {search} matches {counted(len(matches), 'new image')} of {collection}"
+    body = {"text": text, "key": key, "search": search, "collection": collection, "matches": matches}
+    send(target, to_json(body, inf_nan_mode="null", bytes_mode="base64"), key)
