@@ -39,7 +39,7 @@ const isText = ({ kind, like, unlike }) => kind === "text" && !like.length && !u
 /** Whether the query is for words, not for what they mean. */
 export const isForWords = (query) => isText(query) && query.words === "only";
 
-/** Whether the words of a text do not count, because of an option: WITHOUT_WORDS in api/search/query.py. */
+/** Whether the words of a text do not count, because of an option: _ONE_LIST in api/search/query.py. */
 export const ignoresWords = (query) => isText(query) && query.words === "" && Boolean(
   query.sort || query.groupBy || query.distinct || query.minScore !== null || query.fitting || query.diversity);
 

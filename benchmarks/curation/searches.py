@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from benchmarks.annotate import make
-from benchmarks.common.clustered import Clustered, add_rows
+from benchmarks.annotate import Hashed
+from benchmarks.common.clustered import Clustered, add_rows, index_rows
 from benchmarks.common.process import in_new_process, peak_rss, seconds_of
 from benchmarks.common.report import Report, run
 from index.builder.build_index import build_index
@@ -90,7 +90,7 @@ def differing(location: str, rows: int) -> int:
 
 def main(report: Report, folder: Path, options: Any) -> None:
     rows, location = 20_000 if options.quick else 100_000, str(folder / "collection")
-    in_new_process(make, location, rows)
+    in_new_process(index_rows, location, range(rows), Hashed())
     first = in_new_process(night, location)
     add_rows(Collection.open(location), Clustered(), range(rows, rows + NEW))
     in_new_process(build_index, Collection.open(location))

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from embedder.fake import FakeEmbedder
 from PIL import Image
 from rich.console import Console
 
@@ -23,7 +22,7 @@ from index.collection import Collection, writing
 from index.collection.annotations import annotation_log
 from index.errors import CollectionError
 from index.search import Searcher
-from jobs.annotation.computed import put_columns
+from jobs.annotation.computed import ComputedColumns
 from jobs.annotation.predictors.searches import check_searches
 from jobs.errors import UsageError
 from jobs.fields import Target
@@ -34,6 +33,7 @@ from jobs.spec import JobSpec
 from tests.support.collections.hand_made import DIM, MODEL, add_version, hashed, metadata_of, rows, unit_vectors
 from tests.support.collections.storage_steps import KilledError, at, expire, is_number, kill
 from tests.support.command_line import Run
+from tests.support.fake_embedder import FakeEmbedder
 from tests.support.nights.quiet_night import make_job
 from tests.support.nights.searching_night import CUT, NAMES, ids_of_night, night, search, searches, vectors_of_night
 from tests.support.paths import ROOT
@@ -116,9 +116,11 @@ def test_filters_look_at_columns_of_the_source_and_of_annotations(collection: Co
     words = {"label": pa.array(kinds), "caption": pa.array([f"Ein {kind}" for kind in kinds])}
     ids = [f"{number:02}" for number in range(12)]
     add_version(collection, hashed(rows(ids, metadata=words)))
-    sizes = pa.table({"image_id": ids, "shade": pa.array([*range(11), None], pa.int64())})
     with writing(collection, "test") as leased:
-        put_columns(leased, "shade", "by hand", sizes, Console(quiet=True))
+        columns = ComputedColumns.open(leased, "shade", Console(quiet=True))
+        found = columns.segments.positions(pa.array(ids, pa.string()))
+        order = np.argsort(found)
+        columns.put("by hand", found[order], pa.table({"shade": pa.array([*range(11), None], pa.int64())}).take(order))
     filters: dict[str, dict[str, Any]] = {
         "all": {},
         "cats": {"label": "cat"},
