@@ -118,9 +118,11 @@ def test_filters_look_at_columns_of_the_source_and_of_annotations(collection: Co
     add_version(collection, hashed(rows(ids, metadata=words)))
     with writing(collection, "test") as leased:
         columns = ComputedColumns.open(leased, "shade", Console(quiet=True))
-        found = columns.segments.positions(pa.array(ids, pa.string()))
-        order = np.argsort(found)
-        columns.put("by hand", found[order], pa.table({"shade": pa.array([*range(11), None], pa.int64())}).take(order))
+        positions = columns.segments.positions(pa.array(ids, pa.string()))
+        order = np.argsort(positions)
+        columns.put(
+            "by hand", positions[order], pa.table({"shade": pa.array([*range(11), None], pa.int64())}).take(order)
+        )
     filters: dict[str, dict[str, Any]] = {
         "all": {},
         "cats": {"label": "cat"},
