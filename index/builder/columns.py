@@ -1,4 +1,4 @@
-"""Annotation values of a segment's rows, by position, and the words of these and of its own columns.
+"""Annotation values of a segment's rows, by position, and their words.
 
 Those of the version that is updated are copied, but for the images that later runs of an annotation name: so the cost
 is that of writing the files, and of what has changed.
@@ -20,12 +20,11 @@ from index.arrays import Positions
 from index.builder.segment_change import touched_ids
 from index.collection.annotations import Annotation
 from index.collection.cache.file_cache import first_damage
-from index.collection.layout import ROWS, WORDS, columns_path, segment_path, version_path, words_path
+from index.collection.layout import ROWS, columns_path, segment_path, version_path, words_path
 from index.collection.live_rows import LiveRows, annotation_values
-from index.collection.records import FileRecord, IndexSettings, SegmentRecord, VersionManifest
+from index.collection.records import FileRecord, SegmentRecord, VersionManifest
 from index.collection.rows import in_files, metadata_columns, number_array
 from index.errors import CollectionError
-from index.segments.segment import Segment
 from index.storage import Storage
 from index.storage.arrow_file import read_batches
 from index.storage.scratch import Scratch
@@ -37,18 +36,6 @@ Values = Iterator[tuple[Positions, pa.Table]]
 """Positions in a segment, ascending, with the values there, part by part."""
 
 KnownBlocks = Mapping[str, Sequence[BlockWords | None]]
-
-
-def write_row_words(segment: Segment, settings: IndexSettings, base: Segment | None) -> None:
-    """Write the words of a segment's own columns into its folder. The first rows are those of `base`."""
-    if settings.words == ():
-        return
-    names = text_columns(segment.schema, settings.words)
-    known: KnownBlocks = {}
-    if base is not None:
-        whole = base.ntotal // BLOCK_ROWS
-        known = {name: blocks[:whole] for name, blocks in base.words.columns.items()}
-    write_words(segment.folder / WORDS, names, segment.batches, known)
 
 
 def write_column_words(path: Path, columns: Path, chosen: Sequence[str], known: KnownBlocks) -> bool:

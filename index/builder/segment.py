@@ -12,8 +12,7 @@ import pyarrow as pa
 
 from index.arrays import Positions
 from index.builder.choose import ann_factory, factory_of
-from index.builder.columns import write_row_words
-from index.builder.segment_rows import BATCH_ROWS, check_rows_found, sampled, write_rows
+from index.builder.segment_rows import BATCH_ROWS, check_rows_found, sampled, write_row_words, write_rows
 from index.builder.tune import tune
 from index.collection.cache.checked import remember_checked, sound_key
 from index.collection.layout import ANN, ANN_OF, TILE_ANN, TILE_VECTORS, VECTORS, segment_path

@@ -1,4 +1,4 @@
-"""Writes the rows of a segment and their vectors to disk, as they come, and checks that they arrived."""
+"""Writes the rows of a segment, their vectors and words to disk, as they come, and checks that they arrived."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
@@ -8,12 +8,15 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from index.collection.layout import IDS, ROWS, TILE_VECTORS, VECTORS
+from index.collection.layout import IDS, ROWS, TILE_VECTORS, VECTORS, WORDS
+from index.collection.records import IndexSettings
 from index.collection.rows import EMBEDDING, TILES, conform, join_batches, vectors_of
 from index.errors import CollectionError, DamagedVersionError
 from index.segments.mapped_rows import write_by_id
 from index.segments.segment import Segment
 from index.segments.vector_file import flat_header
+from index.words.block import BLOCK_ROWS
+from index.words.word_index import text_columns, write_words
 
 BATCH_ROWS = 16_384  # searches process one batch at a time
 _NORM_TOLERANCE = 1e-3
@@ -59,6 +62,16 @@ def write_rows(folder: Path, batches: Iterable[pa.RecordBatch], schema: pa.Schem
             target.write(flat_header(dim, written[column]))
     write_by_id(folder / ROWS, folder / IDS)
     return total
+
+
+def write_row_words(segment: Segment, settings: IndexSettings, base: Segment | None) -> None:
+    """Write the words of a segment's own columns into its folder. The first rows are those of `base`."""
+    if settings.words == ():
+        return
+    names = text_columns(segment.schema, settings.words)
+    whole = base.ntotal // BLOCK_ROWS if base else 0
+    known = {name: blocks[:whole] for name, blocks in base.words.columns.items()} if base else {}
+    write_words(segment.folder / WORDS, names, segment.batches, known)
 
 
 def check_rows_found(segment: Segment, sample: pa.Table) -> None:

@@ -21,7 +21,7 @@ PREDICTOR = MODEL.model_copy(update={"id": "captions", "fingerprint": "c" * 64})
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("words.block", "words.word_index", "words.ranked", "builder.columns"):
+    for module in ("words.block", "words.word_index", "words.ranked", "builder.columns", "builder.segment_rows"):
         monkeypatch.setattr(f"index.{module}.BLOCK_ROWS", 64)
 
 
