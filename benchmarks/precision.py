@@ -16,7 +16,7 @@ from PIL import Image
 from benchmarks.common.models import save_clip
 from benchmarks.common.process import by_turns, seconds_of
 from benchmarks.common.report import Figure, Report, run
-from benchmarks.demo_model import captions, draw_crops, nearest
+from benchmarks.demo_model.__main__ import captions, draw_crops, nearest
 from embedder.identity import Precision
 from embedder.models.clip import ClipEmbedder
 from embedder.models.load import load_embedder
