@@ -9,18 +9,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from jobs.errors import UsageError
-from likeness.cli.job_options import (
+from likeness.cli.model_options import Fields, with_fields
+from likeness.cli.options import (
     CLUSTER,
     EMBEDDING,
+    CollectionArgument,
+    FormatOption,
     OptionalCollection,
     OptionalSource,
     SpecOption,
     VerboseOption,
+    console,
+    error_console,
     job_or_file,
     job_spec,
 )
-from likeness.cli.model_options import Fields, with_fields
-from likeness.cli.options import CollectionArgument, FormatOption, console, error_console
 
 if TYPE_CHECKING:
     from jobs.embedding.report import Report

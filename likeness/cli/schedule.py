@@ -12,9 +12,20 @@ from rich.text import Text
 
 from jobs.errors import UsageError
 from jobs.values import parse_duration
-from likeness.cli.job_options import EMBEDDING, OptionalCollection, OptionalSource, SpecOption, job_or_file
 from likeness.cli.model_options import Fields, with_fields
-from likeness.cli.options import CollectionArgument, FormatOption, console, open_collection, parse_option, show
+from likeness.cli.options import (
+    EMBEDDING,
+    CollectionArgument,
+    FormatOption,
+    OptionalCollection,
+    OptionalSource,
+    SpecOption,
+    console,
+    job_or_file,
+    open_collection,
+    parse_option,
+    show,
+)
 
 _REJECT_RATE = Fields("jobs.spec", "JobSpec", "max_reject_rate", default=1.0)  # one broken picture stops no others
 
