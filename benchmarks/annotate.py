@@ -25,12 +25,12 @@ from rich.console import Console
 
 from benchmarks.common.clustered import BLOCK, DIM, Clustered, index_rows
 from benchmarks.common.collections import draw_pictures
-from benchmarks.common.models import save_demo_classifier, save_resnet50
 from benchmarks.common.process import Command, bytes_read, in_new_process, likeness, peak_rss, seconds_of
 from benchmarks.common.report import Report, run
 from benchmarks.common.rows import random_vectors
 from benchmarks.common.small_pictures import draw, path_of
 from benchmarks.embed.rates import photographs, rate, steady_rate
+from benchmarks.models.random_models import save_demo_classifier, save_resnet50
 from embedder.images.decode import decode_image
 from embedder.models.checkpoint import Checkpoint
 from embedder.models.classifier import ImageClassifier

@@ -26,11 +26,11 @@ import pyarrow.parquet as pq
 import requests
 from PIL import Image
 
-from benchmarks.common.models import save_clip
 from benchmarks.common.process import likeness, seconds_of
 from benchmarks.common.report import Report, run
 from benchmarks.common.servers import free_port, serving
 from benchmarks.embed.rates import forward_rate
+from benchmarks.models.random_models import save_clip
 from benchmarks.precision import photographs
 from embedder.identity import Precision
 from embedder.models.clip import ClipEmbedder

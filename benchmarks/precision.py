@@ -13,10 +13,10 @@ import skimage.data
 from numpy.typing import NDArray
 from PIL import Image
 
-from benchmarks.common.models import save_clip
 from benchmarks.common.process import by_turns, seconds_of
 from benchmarks.common.report import Figure, Report, run
-from benchmarks.demo_model.__main__ import captions, draw_crops, nearest
+from benchmarks.demo_model import captions, draw_crops, nearest
+from benchmarks.models.random_models import save_clip
 from embedder.identity import Precision
 from embedder.models.clip import ClipEmbedder
 from embedder.models.load import load_embedder

@@ -20,11 +20,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from benchmarks.common.models import save_clip
 from benchmarks.common.process import Command, in_new_process
 from benchmarks.common.report import Report, run
 from benchmarks.embed.jobs import command, our_job, tutorial_job
 from benchmarks.embed.rates import decode_rate, forward_rate, our_rate, photographs, stock_rate
+from benchmarks.models.random_models import save_clip
 from embedder.images import CropSpec
 from embedder.models.checkpoint import Checkpoint
 from embedder.models.clip import ClipEmbedder

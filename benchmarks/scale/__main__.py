@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common.models import save_clip
 from benchmarks.common.process import in_new_process
 from benchmarks.common.report import Report, run
+from benchmarks.models.random_models import save_clip
 from benchmarks.scale.costs import Cost
 from benchmarks.scale.images import decoding, forward, row_bytes
 from benchmarks.scale.index import indexes, scan

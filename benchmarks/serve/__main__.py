@@ -29,9 +29,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common.collections import draw_pictures, make_collection, write_ids
-from benchmarks.common.models import save_clip
 from benchmarks.common.report import Report, run
 from benchmarks.common.servers import Server, free_port, running, serving
+from benchmarks.models.random_models import save_clip
 from benchmarks.serve.bare import Bare
 from benchmarks.serve.speed import (
     ALONE,

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from benchmarks.common.collections import add_version, make_collection
 from benchmarks.common.load import Load, TimedSearch, closed_loop, latency_ms, load
-from benchmarks.common.models import save_small_clip
 from benchmarks.common.report import Report
 from benchmarks.common.servers import Server, serving
 from benchmarks.common.waiting import eventually
+from benchmarks.models.random_models import save_small_clip
 from index.collection import Collection
 from index.versions.promotion import promote
 from jobs.values import DEMO_MODEL

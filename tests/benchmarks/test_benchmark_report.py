@@ -12,7 +12,7 @@ from benchmarks.cluster import steady_rate
 from benchmarks.common.embedding import Progress
 from benchmarks.common.null_job import Cost, run_null_job
 from benchmarks.common.report import Report
-from benchmarks.demo_model.__main__ import captions, text_precision
+from benchmarks.demo_model import captions, text_precision
 from benchmarks.driver import judge
 from jobs.cluster.pool import Pool
 

@@ -31,8 +31,8 @@ from api.search.engine import LoadModel
 from api.search.query import Part, Query
 from api.search.service import SearchService
 from api.settings import ServeSettings
-from benchmarks.common.models import save_small_clip
 from benchmarks.common.servers import free_port
+from benchmarks.models.random_models import save_small_clip
 from embedder.models.clip import ClipEmbedder
 from index.collection import Collection
 from index.collection.records import ModelRecord

@@ -10,8 +10,8 @@ import pytest
 
 from benchmarks.common.collections import draw_pictures
 from benchmarks.common.load import closed_loop, load
-from benchmarks.common.models import save_clip
 from benchmarks.common.servers import Server, serving
+from benchmarks.models.random_models import save_clip
 from embedder.models.clip import ClipEmbedder
 from index.builder.build_index import build_index
 from index.collection import Collection

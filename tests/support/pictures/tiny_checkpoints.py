@@ -32,8 +32,8 @@ from transformers.models.blip.image_processing_pil_blip import BlipImageProcesso
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
 
-from benchmarks.common.models import save_small_clip
-from benchmarks.demo_model.captions import load_tokenizer
+from benchmarks.models.captions import load_tokenizer
+from benchmarks.models.random_models import save_small_clip
 
 TOWER: dict[str, Any] = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
 WORDS = {"<pad>": 0, "<unk>": 1, "a": 2, "red": 3, "blue": 4, "star": 5}

@@ -101,7 +101,7 @@ def draw_crops(count: int, crop: CropSpec) -> NDArray[np.uint8]:
 
 def all_captions() -> list[str]:
     """Captions of all levels of detail in various words, shuffled."""
-    from benchmarks.demo_model.captions import concepts, phrase  # imported here for the reason in `measure`
+    from benchmarks.models.captions import concepts, phrase  # imported here for the reason in `measure`
 
     rng = np.random.default_rng(SEED)
     captions = sorted({phrase(each, rng) for level in concepts().values() for each in level})

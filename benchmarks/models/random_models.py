@@ -16,8 +16,8 @@ from transformers import (
 )
 from transformers.models.convnext.image_processing_pil_convnext import ConvNextImageProcessorPil
 
-from benchmarks.demo_model.captions import load_tokenizer
-from benchmarks.demo_model.train import SIDE, build_model
+from benchmarks.models.captions import load_tokenizer
+from benchmarks.models.train_demo_model import SIDE, build_model
 from jobs.demo.drawing import SHAPES, draw, random_subject
 from jobs.values import DEMO_MODEL
 

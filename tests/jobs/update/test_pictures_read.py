@@ -1,4 +1,4 @@
-"""`--exif`: columns of the time, camera and place of pictures, remembered by the source's runs."""
+"""What a job reads of pictures: EXIF as columns, and pictures up to `--max-pixels`."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 from PIL.ExifTags import GPS
 
 from index.collection import Collection
 from index.search import Searcher
+from tests.support.collections.rejects import list_rejects
 from tests.support.nights.reembed_nights import DEMO, Nights
 from tests.support.pictures.exif import with_exif
-from tests.support.pictures.sample_images import put_pictures
+from tests.support.pictures.sample_images import encode, put_pictures, quarters
 
 PLACE: dict[int, Any] = {GPS.GPSLatitudeRef: "N", GPS.GPSLatitude: (52.0, 30.0, 0.0)}
 PLACE |= {GPS.GPSLongitudeRef: "E", GPS.GPSLongitude: (13.0, 15.0, 0.0)}
@@ -69,3 +71,34 @@ def test_a_part_that_cannot_be_read_is_refused_each_time(nights: Nights) -> None
     counts = nights.night(DEMO, index=False, max_reject_rate=1).counts
     assert (counts.new, counts.refused, counts.reused) == (1, 1, 0)
     assert nights.night(DEMO, index=False, max_reject_rate=1).counts.unchanged == 3
+
+
+def test_a_raised_limit_accepts_what_was_rejected_before(tmp_path: Path) -> None:
+    pictures = {"large.png": encode(quarters(100, 80), "png"), "small.png": encode(Image.new("RGB", (40, 40)), "png")}
+    Collection.create_or_open(str(tmp_path / "collection"))
+    nights = Nights(put_pictures(tmp_path / "pictures", pictures), str(tmp_path / "collection"))
+    report = nights.night(DEMO, max_pixels=7_999, max_reject_rate=1)
+    assert (report.embedded, report.rejected, report.failed) == (1, 0, 1)
+    [reject] = list_rejects(nights.collection)
+    assert (reject["image_id"], reject["error_reason"]) == ("large.png", "too_many_pixels")
+    advice = "shrink it, or raise --max-pixels (max_pixels in a job's file)"
+    assert reject["error_message"] == f"the picture has 100 × 80 = 8,000 pixels, the limit is 7,999; {advice}"
+    assert nights.night(DEMO, max_pixels=7_999, max_reject_rate=1).embedded == 0
+    report = nights.night(DEMO, max_pixels=8_000)
+    assert (report.embedded, report.failed) == (1, 0)
+    assert nights.night(DEMO, max_pixels=8_000).counts.unchanged == 2
+
+
+def test_a_large_plan_with_little_on_it_is_accepted_with_a_raised_limit(tmp_path: Path) -> None:
+    plan = encode(Image.new("1", (8_000, 6_000)), "png")  # so few bytes that it may be made to fill memory
+    Collection.create_or_open(str(tmp_path / "collection"))
+    pictures = {"plan.png": plan, "small.png": encode(Image.new("RGB", (40, 40)), "png")}
+    nights = Nights(put_pictures(tmp_path / "pictures", pictures), str(tmp_path / "collection"))
+    assert nights.night(DEMO, max_reject_rate=1).failed == 1
+    [reject] = list_rejects(nights.collection)
+    assert reject["error_reason"] == "decompression_bomb"
+    assert reject["error_message"].endswith(
+        "; shrink it, or raise --max-pixels above 150,000,000 (max_pixels in a job's file)"
+    )
+    report = nights.night(DEMO, max_pixels=150_000_001)
+    assert (report.embedded, report.failed) == (1, 0)

@@ -1,4 +1,4 @@
-"""Train the demo model: `python -m benchmarks.demo_model.train`, about an hour on two cores.
+"""Train the demo model: `python -m benchmarks.models.train_demo_model`, about an hour on two cores.
 
 Every picture is drawn once and never seen again, so there is nothing to overfit. A picture's embedding is compared
 with the text embeddings of *all* concepts of a level (cross-entropy, as in classification with a text-made
@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from transformers import CLIPConfig, CLIPImageProcessorPil, CLIPModel, CLIPProcessor
 from transformers.utils.constants import OPENAI_CLIP_MEAN, OPENAI_CLIP_STD
 
-from benchmarks.demo_model.captions import MAX_TOKENS, concepts, load_tokenizer, phrase
+from benchmarks.models.captions import MAX_TOKENS, concepts, load_tokenizer, phrase
 from jobs.demo.drawing import COLOURS, PATTERNS, SHAPES, draw, random_subject
 
 SEED = 20261121
