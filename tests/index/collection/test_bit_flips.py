@@ -28,7 +28,7 @@ from jobs.schedule.history import last_entries, read_output
 from likeness.cli.tables.collection import collection_facts, facts_table
 from tests.support.collections.every_file import make_versions
 from tests.support.collections.hand_made import add_run, rows, unit_vectors, written_rows
-from tests.support.collections.rejects import list_rejects
+from tests.support.collections.rejects_and_checks import list_rejects
 
 LIVE = "000004"
 

@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from index.collection import Collection
 from index.collection.checks import CHECK_SCHEMA, write_checks
-from tests.support.collections.stored_checks import read_checks
+from tests.support.collections.rejects_and_checks import read_checks
 
 _NOW = datetime(2026, 3, 1, tzinfo=UTC)
 

@@ -6,7 +6,7 @@ from index.analysis.compare import changes
 from index.search import Searcher
 from jobs.demo.collection import make_demo_collection
 from notebooks.nights import make_nights
-from tests.support.collections.rejects import list_rejects
+from tests.support.collections.rejects_and_checks import list_rejects
 
 
 def test_it_holds_the_gallery_and_is_made_once(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from index.search import Searcher
 from index.versions.promotion import rollback
 from jobs.errors import OtherModelError
 from likeness.cli.options import console
-from tests.support.collections.rejects import list_rejects
+from tests.support.collections.rejects_and_checks import list_rejects
 from tests.support.collections.storage_steps import KilledError, at, expire, is_step, kill
 from tests.support.nights.reembed_nights import DEMO, Nights, assert_rows_match_files, bmps
 from tests.support.pictures.sample_images import put_pictures

@@ -27,7 +27,7 @@ from embedder.python_class import PythonClass
 from index.builder.build_index import build_index
 from index.collection import Collection
 from jobs.embedding.model_source import ModelSource
-from tests.support.collections.rejects import list_rejects
+from tests.support.collections.rejects_and_checks import list_rejects
 from tests.support.collections.small_collection import PLAIN, png
 from tests.support.command_line import Result, Run
 from tests.support.nights.fake_job import embed as embed_on_ray

@@ -28,10 +28,9 @@ from jobs.exchange.export import FILES, export
 from jobs.exchange.import_vectors import VectorImport
 from jobs.values import DEMO_MODEL
 from tests.support.collections.hand_made import DIM, MODEL, add_run, rows, unit_vectors
-from tests.support.collections.rejects import list_rejects
+from tests.support.collections.rejects_and_checks import list_rejects, read_checks
 from tests.support.collections.s3_server import Bucket
 from tests.support.collections.small_collection import PLAIN
-from tests.support.collections.stored_checks import read_checks
 from tests.support.command_line import Run
 from tests.support.pictures.sample_images import put_pictures
 from tests.support.servers.clients import on_this_machine

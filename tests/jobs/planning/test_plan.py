@@ -12,7 +12,7 @@ from index.collection.row_files import block_of
 from index.collection.rows import row_schema
 from jobs.planning.plan import Plan, block_name
 from jobs.sources.listing import listing_table
-from tests.support.collections.rejects import list_rejects
+from tests.support.collections.rejects_and_checks import list_rejects
 from tests.support.collections.run_plans import images_to_do, run_plan_of
 from tests.support.fake_embedder import FakeEmbedder
 

@@ -22,7 +22,7 @@ from jobs.exclusions import Exclusions
 from jobs.schedule.watch import SETTLE_S, FolderChanges, Watch
 from jobs.spec import JobSpec, Resources
 from jobs.update import Update
-from tests.support.collections.rejects import list_rejects
+from tests.support.collections.rejects_and_checks import list_rejects
 from tests.support.collections.s3_server import Bucket
 from tests.support.collections.storage_steps import STEPS, at, is_step
 from tests.support.command_line import Run

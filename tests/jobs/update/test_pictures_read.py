@@ -12,7 +12,7 @@ from PIL.ExifTags import GPS
 
 from index.collection import Collection
 from index.search import Searcher
-from tests.support.collections.rejects import list_rejects
+from tests.support.collections.rejects_and_checks import list_rejects
 from tests.support.nights.reembed_nights import DEMO, Nights
 from tests.support.pictures.exif import with_exif
 from tests.support.pictures.sample_images import encode, put_pictures, quarters

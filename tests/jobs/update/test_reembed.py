@@ -21,7 +21,7 @@ from jobs.errors import SourceError, TooManyMissingError, TooManyRejectsError
 from jobs.schedule.spec_file import read_spec
 from jobs.update import Update
 from tests.support.collections.hand_made import add_run, add_version, rows
-from tests.support.collections.rejects import list_rejects
+from tests.support.collections.rejects_and_checks import list_rejects
 from tests.support.collections.storage_steps import STEPS, KilledError, at, expire, is_step, kill
 from tests.support.nights.quiet_night import make_job
 from tests.support.nights.reembed_nights import DEMO, Nights, assert_rows_match_files, bmp, bmps, vector_of

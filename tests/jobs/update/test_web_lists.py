@@ -22,8 +22,8 @@ from jobs.embedding.report import Report
 from jobs.errors import TooManyMissingError
 from jobs.schedule.spec_file import read_spec
 from likeness.cli.tables.job import closing_lines
+from tests.support.collections.rejects_and_checks import read_checks
 from tests.support.collections.storage_steps import KilledError, at, expire, kill
-from tests.support.collections.stored_checks import read_checks
 from tests.support.command_line import Run
 from tests.support.nights.reembed_nights import DEMO, Nights, bmp
 from tests.support.processes import python

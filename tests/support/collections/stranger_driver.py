@@ -27,7 +27,7 @@ from jobs.errors import JobError
 from jobs.schedule.history import last_entries, read_output
 from likeness.cli.tables.collection import collection_facts, facts_table
 from tests.support.collections.hand_made import unit_vectors, written_rows
-from tests.support.collections.rejects import list_rejects
+from tests.support.collections.rejects_and_checks import list_rejects
 
 SECONDS = 60
 _ADDRESS_SPACE = 8 << 30

@@ -1,4 +1,6 @@
-"""The checks of a collection's web addresses, as a table."""
+"""The rejects of a small collection, and the checks of its web addresses."""
+
+from typing import Any
 
 import pyarrow as pa
 
@@ -6,6 +8,12 @@ from index.collection import Collection
 from index.collection.catalog.catalog import Catalog
 from index.collection.catalog.sql import quoted
 from index.collection.checks import Checks
+from jobs.planning import rejects
+
+
+def list_rejects(collection: Collection) -> list[dict[str, Any]]:
+    """All of them, images that are left out too, by id."""
+    return list(rejects.list_rejects(collection.snapshot().newest()))
 
 
 def read_checks(collection: Collection, source: str | None = None) -> pa.Table:
