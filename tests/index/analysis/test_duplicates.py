@@ -113,7 +113,7 @@ def test_thousands_of_copies_are_one_group(tmp_path: Path) -> None:
 def test_orthogonal_images_have_no_duplicates(tmp_path: Path) -> None:
     searcher = indexed(tmp_path, dict(zip("abcdefgh", np.eye(8, dtype=np.float32), strict=True)))
     assert near_duplicates(searcher) == []
-    with pytest.raises(QueryError, match="min_score is 98: expected a cosine"):
+    with pytest.raises(QueryError, match="min_score is 98: expected a number from -1 to 1"):
         near_duplicates(searcher, 98)
 
 

@@ -394,6 +394,7 @@ def test_a_version_is_promoted_rolled_back_and_pruned(run: Run, growing: Path, m
 def test_a_recall_below_the_target_fails_the_job(run: Run, growing: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     poor: dict[QueryKind, KindRecord] = {"image": KindRecord(queries=3, recall=0.5, width=1)}
     monkeypatch.setattr("index.builder.version.measure_kinds", lambda _, held_out, *__: (poor, held_out))
+    monkeypatch.setattr("index.builder.version.measure_recall", lambda _, held_out, **__: ({"10": 0.5}, held_out))
     result = run("compact", growing)
     assert (result.code, result.err.count("\n")) == (1, 1)
     assert ["recall@10", "0.5000"] in [line.split() for line in result.out.splitlines()]  # seen, though refused
