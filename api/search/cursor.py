@@ -20,13 +20,14 @@ _EXPECTED = "the cursor of an earlier answer to the same search"
 @dataclass(frozen=True, kw_only=True)
 class Cursor:
     """The `place` where a page ended. `search` is the digest of what it has in common with the next one. It was of the
-    index version `edition`, or of these `editions` by collection.
+    index version `edition`; or of these `editions` by collection, where it ended at these `places`.
     """
 
     search: str
     place: Place
     edition: str = ""
     editions: dict[str, str] = field(default_factory=dict)
+    places: dict[str, Place] = field(default_factory=dict)
 
     def __str__(self) -> str:
         """As answers show it."""

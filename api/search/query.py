@@ -67,7 +67,7 @@ class QueryOptions(SearchOptions, total=False):
     cursor: Annotated[
         str | None,
         Field(
-            max_length=10_000,
+            max_length=100_000,  # it has an id for each collection
             description="the `cursor` of an answer, for the next page of the same search in the same index version; "
             "other options but k, fields and facets have to be the same",
         ),

@@ -3,7 +3,7 @@
 import * as api from "./api.js";
 import { element, formatCount, screenReaderText } from "./elements.js";
 import { stringify } from "./json.js";
-import { PAGE, isForWords, isRanked, toAddress, toBody } from "./query.js";
+import { PAGE, isRanked, toAddress, toBody } from "./query.js";
 import { marked } from "./words.js";
 
 const MAX_VALUES = 12; // per column; a button shows the others
@@ -45,11 +45,10 @@ function without(filter, column) {
 
 /**
  * The values of the columns of `facets`, counted among the pictures that a query finds; null if the server does not
- * answer, or the query is for words alone. A column is counted without its own condition, so that its other values can be chosen.
+ * answer. A column is counted without its own condition, so that its other values can be chosen.
  */
 export async function countValues(query, facets, file, maxK, signal) {
   if (!isRanked(query)) return query.filter ? api.facets(query.filter, signal) : facets;
-  if (isForWords(query)) return null;
   const names = Object.keys(facets.columns);
   const filtered = names.filter((name) => query.filter?.[name] !== undefined);
   const counted = { ...query, k: 1, sort: "", groupBy: "", distinct: false, diversity: null };

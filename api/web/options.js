@@ -7,7 +7,7 @@ import { isForWords, isRanked } from "./query.js";
 
 const [distinct, minScore, fitting, diversity, sort, groupBy, words] =
   ["distinct", "min-score", "fitting", "diversity", "sort", "group-by", "words"].map(byId);
-const OF_SETS = [distinct, minScore, fitting, diversity, sort, groupBy]; // a search for words alone takes none
+const OF_VECTORS = [distinct, minScore, fitting, diversity]; // a search for words alone takes none
 
 const SIZE = "likeness-size";
 const DIRECTIONS = {
@@ -40,7 +40,7 @@ export function fillOptions(query) {
   byScore.disabled = !isRanked(query);
   sort.value = query.sort;
   groupBy.value = query.groupBy;
-  for (const input of OF_SETS) input.disabled = isForWords(query);
+  for (const input of OF_VECTORS) input.disabled = isForWords(query);
 }
 
 export function readOptions() {
@@ -69,7 +69,7 @@ export function watchSize() {
 
 /** `onChange` is called after a change. Of options that exclude each other, the server accepts one: the last choice. */
 export function watchOptions(onChange) {
-  for (const input of [...OF_SETS, words]) {
+  for (const input of [...OF_VECTORS, sort, groupBy, words]) {
     input.addEventListener("change", () => {
       if ([distinct, diversity].includes(input)) sort.value = groupBy.value = "";
       if ([sort, groupBy].includes(input)) {

@@ -44,14 +44,14 @@ export const ignoresWords = (query) => isText(query) && query.words === "" && Bo
   query.sort || query.groupBy || query.distinct || query.minScore !== null || query.fitting || query.diversity);
 
 /**
- * The query as a collection can answer it: a search for words alone has neither another order nor a cut, and a model
- * of pictures alone mixes no words with them.
+ * The query as a collection can answer it: a search for words alone compares no vectors, and a model of pictures alone
+ * mixes no words with them.
  */
 export function answerable(query, { embeds_texts: embedsTexts, has_words: hasWords }) {
-  const { kind, value, k, filter, words } = query;
+  const { kind, words } = query;
   if (kind === "text" && !isText(query) && !embedsTexts) return { ...query, kind: null, value: "" };
   if (!isText(query) || !hasWords || (embedsTexts && words !== "only")) return query;
-  return { ...emptyQuery(), kind, value, k, filter, words: "only" };
+  return { ...query, distinct: false, minScore: null, fitting: false, diversity: null, words: "only" };
 }
 
 const text = { read: (value) => value, write: (value) => value };

@@ -1,10 +1,10 @@
 """Routes that list the server's collections, and search several of them."""
 
 import asyncio
-from collections import Counter
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import TypeVar
 from urllib.parse import quote
 
 from anyio import to_thread
@@ -12,32 +12,25 @@ from fastapi import APIRouter, Request
 from fastapi.responses import RedirectResponse, Response
 from starlette.datastructures import URL
 
-from api.documents import (
-    CollectionMatchOut,
-    CollectionOut,
-    CollectionsOut,
-    CollectionsSearchResponse,
-    SearchedOut,
-)
+from api.documents import CollectionOut, CollectionsOut, CollectionsSearchResponse
 from api.errors import BODY_PROBLEMS, SEARCH_PROBLEMS, CollectionNotFound, Problem, invalid
+from api.http.merged_answers import have_one_model, merge, skipped
 from api.http.middleware.auth import KEY, require_collection
 from api.http.openapi import COLLECTIONS_BODY
 from api.http.problem_documents import problem_docs
 from api.http.query_runner import QueryRunner
 from api.http.requests import COLLECTIONS_SEARCH
-from api.http.responses import index_out, json_response, match_out, model_out, timing
+from api.http.responses import json_response, model_out
 from api.observe.log import Stopwatch
 from api.search.collections import CollectionState
 from api.search.cursor import Cursor
 from api.search.engine import Engine
-from api.search.facets import facets_out
 from api.search.page import naming_option
 from api.search.query import Part, Query, options_in
 from api.search.service import Answered, SearchService
-from index.filters.facets import Counts
-from index.matches import Match
-from index.search.result_set import MAX_VALUES, Hit, merged_hits
-from index.search_options import BEST_FIRST, Place
+from index.search_options import MAX_K, Place
+
+T = TypeVar("T")
 
 
 def collection_routes(runner: QueryRunner) -> APIRouter:
@@ -85,18 +78,21 @@ def collection_routes(runner: QueryRunner) -> APIRouter:
         runner.admit(request, query.parts, searches=len(names), cost=len(names))
         watch = Stopwatch()
         vectors = await runner.vectors(parts, services, engines, watch)
-        page = slice(query.place.seen, query.place.seen + query.k)
-        with watch.stage("search"), naming_option():
-            up_to_page = {"k": page.stop, "offset": 0, "cursor": None, "words": words}
-            start = Place(seen=0, first=query.place.first)
-            all_pages = replace(query, options=options_in({**query.options, **up_to_page}), start=start)
-            answers = await asyncio.gather(
-                *(
-                    _named(name, runner.answer(all_pages, services[name], engines[name], vectors[name]))
-                    for name in names
-                )
-            )
-        return json_response(_merge(dict(zip(names, answers, strict=True)), query, page, watch, runner))
+        starts = cursor.places if cursor else {name: Place(seen=0, first=query.place.first) for name in names}
+        count = skipped(query) + query.k
+        options = options_in({**query.options, "offset": 0, "cursor": None, "words": words})
+
+        async def answer_of(name: str) -> Answered:
+            ask = partial(runner.answer, service=services[name], engine=engines[name], vectors=vectors[name])
+            return await _named(name, _first(count, replace(query, options=options, start=starts[name]), ask))
+
+        with watch.stage("search"):
+            answers = await asyncio.gather(*map(answer_of, names))
+        document = merge(dict(zip(names, answers, strict=True)), query, starts, watch=watch, limits=runner.limits)
+        if document["cursor"] is not None:
+            for name in names:  # also of those that have no more matches
+                services[name].live.keep_for_pages(engines[name])
+        return json_response(document)
 
     return router
 
@@ -114,20 +110,30 @@ def _collection_out(state: CollectionState, runner: QueryRunner) -> CollectionOu
     }
 
 
-def _have_one_model(engines: Iterable[Engine]) -> bool:
-    return len({engine.fingerprint for engine in engines}) == 1
-
-
 def _require_any_model(parts: Sequence[Part], engines: Mapping[str, Engine]) -> None:
     """Raises Problem for a vector if the collections have different models."""
     for part in parts:
-        if part.vector is not None and not _have_one_model(engines.values()):
+        if part.vector is not None and not have_one_model(engines.values()):
             expected = "a picture or words, because a vector is of one model, and these collections have several"
             raise invalid(part.field_path.format("embedding"), expected, f"{len(part.vector)} numbers")
 
 
-async def _named(name: str, answer: Awaitable[Answered]) -> Answered:
-    """The answer. A Problem names the collection, because collections may have different columns."""
+async def _first(count: int, query: Query, answer: Callable[[Query], Awaitable[Answered]]) -> Answered:
+    """The first matches after the query's place, in parts, because an answer has no more than MAX_K."""
+    parts = list[Answered]()
+    for start in range(0, count, MAX_K):
+        options = options_in({**query.options, "k": min(MAX_K, count - start)})
+        place = replace(query.place, seen=query.place.seen + start)
+        parts.append(await answer(replace(query, options=options, start=place)))
+        if len(parts[-1].answer.matches) < MAX_K:
+            break
+    matches = [match for part in parts for match in part.answer.matches]
+    keys = [key for part in parts for key in part.answer.keys]
+    return parts[0]._replace(answer=replace(parts[0].answer, matches=matches, keys=keys))
+
+
+async def _named(name: str, answer: Awaitable[T]) -> T:
+    """The answer. A Problem names the collection, because collections have different columns and versions."""
     try:
         return await answer
     except Problem as problem:
@@ -138,10 +144,12 @@ async def _engines(services: Mapping[str, SearchService], cursor: Cursor | None)
     """The engine of each collection: the current one, or that of the page before. Raises Problem."""
     if cursor is None:
         return {name: service.engine for name, service in services.items()}
-    if cursor.editions.keys() != services.keys():
+    if not cursor.editions.keys() == cursor.places.keys() == services.keys():
         raise invalid("cursor", "the cursor of an earlier answer of the same collections", str(cursor))
-    editions = cursor.editions
-    return {name: await to_thread.run_sync(services[name].live.engine_of, editions[name]) for name in services}
+    return {
+        name: await _named(name, to_thread.run_sync(service.live.engine_of, cursor.editions[name]))
+        for name, service in services.items()
+    }
 
 
 def _require_same_types(query: Query, engines: Mapping[str, Engine]) -> None:
@@ -168,64 +176,3 @@ def _require_mergeable(query: Query) -> None:
         if part.image_id is not None:
             expected = "a picture, words or a vector, because an id belongs to one collection: search it there"
             raise invalid(part.field_path.format("id"), expected, part.image_id)
-
-
-def _merge(
-    answers: Mapping[str, Answered], query: Query, page: slice, watch: Stopwatch, runner: QueryRunner
-) -> CollectionsSearchResponse:
-    """One answer with a page of the matches, from the first ones of each collection."""
-    sizes = sum((Counter(each.answer.group_sizes or {}) for each in answers.values()), Counter[Any]())
-    grouped = query.options.get("group_by") is not None
-    found = _ranked(answers, query, grouped=grouped)
-    total = sum(each.answer.total for each in answers.values())
-    is_last = page.stop >= (len(sizes) if grouped else total) or page.stop + query.k > runner.limits.max_k
-    editions = {name: each.engine.searcher.manifest.edition for name, each in answers.items()}
-    end = Place(seen=page.stop, first=query.place.first)
-    cursor = Cursor(editions=editions, search=query.digest, place=end)
-    facets = [each.answer.facets for each in answers.values() if each.answer.facets is not None]
-    counts = Counts.total(facets, facets[0].values, MAX_VALUES) if facets else None
-    first = next(iter(answers.values()))
-    one_model = _have_one_model(each.engine for each in answers.values())
-    return {
-        "matches": [_match_out(name, match, sizes, runner) for name, match in found[page]],
-        "first": page.start + 1,
-        "total": total,
-        "exact": all(each.answer.exact for each in answers.values()),
-        "groups": len(sizes) if grouped else None,
-        "facets": None if counts is None else facets_out(counts, first.searcher.filterable),
-        "cursor": None if is_last else str(cursor),
-        "indexes": {name: index_out(each.engine.searcher) for name, each in answers.items()},
-        "searched": SearchedOut(
-            rows=sum(each.searcher.searched for each in answers.values()),
-            of=sum(each.searcher.ntotal for each in answers.values()),
-        ),
-        "model": model_out(first.engine.embedder.identity, runner.limits.show_locations) if one_model else None,
-        "timing_ms": timing(watch.milliseconds()),
-    }
-
-
-def _ranked(answers: Mapping[str, Answered], query: Query, *, grouped: bool) -> list[tuple[str, Match]]:
-    """All matches in order, each with the name of its collection; with groups the first of each.
-
-    Scores of different models say nothing about each other: such matches are in the order of their ranks.
-    """
-    sort = query.options.get("sort") or (BEST_FIRST if query.parts else "")
-    by_rank = sort in ("score", BEST_FIRST) and not _have_one_model(each.engine for each in answers.values())
-    named = [(name, match) for name, each in sorted(answers.items()) for match in each.answer.matches]
-    keys = [
-        rank if by_rank else key
-        for _, each in sorted(answers.items())
-        for rank, key in enumerate(each.answer.keys, start=1)
-    ]
-    hits = [
-        Hit(key, match.image_id, number, match.score, group=match.group)
-        for number, (key, (_, match)) in enumerate(zip(keys, named, strict=True))
-    ]
-    descending = sort.startswith("-") and not by_rank
-    return [named[hit.position] for hit in merged_hits(hits, descending=descending, grouped=grouped)]
-
-
-def _match_out(name: str, match: Match, sizes: Mapping[Any, int], runner: QueryRunner) -> CollectionMatchOut:
-    shown = vars(match_out(match, runner.limits.show_locations))
-    in_collection = {"picture": f"/collections/{quote(name)}{shown['picture']}", "group_size": sizes.get(match.group)}
-    return CollectionMatchOut(**{**shown, **in_collection}, collection=name)

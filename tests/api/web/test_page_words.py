@@ -183,7 +183,7 @@ def test_meaning_and_words_can_be_chosen(open_page: Callable[..., Page]) -> None
     expect(page.get_by_role("status")).to_contain_text("1 picture ·")
     expect(cafe(page).locator(".tile-why")).to_be_visible()
     expect(page.locator(".tile-score")).to_have_count(0)  # it has none
-    for label in ("Sort", "Group by", "Minimum score", "Diversity", "Fold duplicates"):
+    for label in ("Minimum score", "Diversity", "Fold duplicates"):
         expect(page.get_by_label(label, exact=True)).to_be_disabled()
     check_axe(page)
     page.reload()
@@ -197,8 +197,20 @@ def test_meaning_and_words_can_be_chosen(open_page: Callable[..., Page]) -> None
     expect(heading(page, "“wombat”")).to_be_visible()
     expect(tiles(page)).to_have_count(24)
     expect(page.locator(".tile-why")).to_have_count(0)
-    assert params(page) == {"text": "wombat", "words": "off"}
-    expect(page.get_by_label("Sort")).to_be_enabled()
+    assert params(page) == {"text": "wombat", "sort": "label", "words": "off"}
+    expect(page.get_by_label("Minimum score")).to_be_enabled()
+
+
+def test_words_alone_are_sorted_grouped_and_counted(open_page: Callable[..., Page]) -> None:
+    page = open_page("/?text=tea+wombat&words=only&sort=-image_id&min_score=0.9")
+    plain = [f"plain/{number:03}.png" for number in range(0, COUNT, 2) if number != COUNT // 2]
+    assert ids(page) == [CAFE, *reversed(plain)][:24]
+    page.get_by_label("Group by").select_option("label")
+    expect(tiles(page).locator(".group .count")).to_have_text([f"{COUNT // 2} pictures"])
+    page.get_by_text("Filters and options").click()
+    expect(page.get_by_role("list", name="label").get_by_role("link")).to_have_text(
+        [re.compile(rf"^tea.*{COUNT // 2}")]
+    )
 
 
 @pytest.mark.parametrize("url", ["with_words"], indirect=True)
@@ -214,7 +226,7 @@ def test_words_without_a_model_that_knows_them(open_page: Callable[..., Page]) -
     search(page, "wombat")
     assert ids(page) == [CAFE]
     expect(cafe(page).locator(".tile-why")).to_have_text("found by its words in caption")
-    expect(page.get_by_label("Sort")).to_be_disabled()
+    expect(page.get_by_label("Minimum score")).to_be_disabled()
     check_axe(page)
     page.goto("/?text=wombat&sort=label&min_score=0.2")  # such as the address of a search in another collection
     assert ids(page) == [CAFE]
@@ -223,7 +235,7 @@ def test_words_without_a_model_that_knows_them(open_page: Callable[..., Page]) -
     page.get_by_role("button", name="Search with these").click()
     expect(heading(page, "A mix of pictures")).to_be_visible()
     expect(tiles(page)).to_have_count(24)
-    expect(page.get_by_label("Sort")).to_be_enabled()
+    expect(page.get_by_label("Minimum score")).to_be_enabled()
 
 
 @pytest.mark.parametrize("url", ["with_meaning"], indirect=True)
