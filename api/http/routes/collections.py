@@ -34,9 +34,8 @@ T = TypeVar("T")
 
 
 def collection_routes(runner: QueryRunner) -> APIRouter:
-    """`GET /collections`, and `POST /search/collections`.
-
-    All routes are below `/collections/NAME/` too: `api.http.middleware.every_request` strips this prefix.
+    """`GET /collections`, and `POST /search/collections`. All routes are below `/collections/NAME/` too: the middleware
+    `every_request` strips this prefix.
     """
     router, bodies = APIRouter(tags=["collections"]), runner.bodies
 
@@ -48,8 +47,7 @@ def collection_routes(runner: QueryRunner) -> APIRouter:
         return CollectionsOut(collections=[_collection_out(state, runner) for state in states])
 
     @router.get("/collections/{name}", include_in_schema=False)
-    async def page(name: str, request: Request) -> Response:
-        # Relative, because a proxy may add a prefix.
+    async def page(name: str, request: Request) -> Response:  # to a relative address: a proxy may add a prefix
         return RedirectResponse(str(URL(f"./{quote(name)}/").replace(query=request.url.query)))
 
     @router.post(
@@ -79,12 +77,12 @@ def collection_routes(runner: QueryRunner) -> APIRouter:
         watch = Stopwatch()
         vectors = await runner.vectors(parts, services, engines, watch)
         starts = cursor.places if cursor else {name: Place(seen=0, first=query.place.first) for name in names}
-        count = skipped(query) + query.k
         options = options_in({**query.options, "offset": 0, "cursor": None, "words": words})
 
         async def answer_of(name: str) -> Answered:
             ask = partial(runner.answer, service=services[name], engine=engines[name], vectors=vectors[name])
-            return await _named(name, _first(count, replace(query, options=options, start=starts[name]), ask))
+            of = replace(query, options=options, start=starts[name])
+            return await _named(name, _first(skipped(query) + query.k, of, ask))
 
         with watch.stage("search"):
             answers = await asyncio.gather(*map(answer_of, names))
