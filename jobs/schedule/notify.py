@@ -65,8 +65,7 @@ def send(target: Target, body: bytes, key: str | None = None) -> None:
         else:
             _run(target, body)
     except (_RefusedError, requests.RequestException, OSError, ValueError) as error:
-        why = str(error) if isinstance(error, _RefusedError) else type(error).__name__
-        raise NotifyError("the command" if url is None else _host(url), why) from error
+        raise NotifyError("the command" if url is None else _host(url), _why(error)) from error
 
 
 def _post(url: str, body: bytes, headers: dict[str, str]) -> None:
@@ -82,6 +81,14 @@ def _post(url: str, body: bytes, headers: dict[str, str]) -> None:
         raise _RefusedError(f"it answered {answer.status_code}: expected the address that it redirects to")
 
 
+def _why(error: Exception) -> str:
+    if isinstance(error, _RefusedError):
+        return str(error)
+    if isinstance(error, (requests.ConnectionError, requests.Timeout)):
+        return f"it cannot be reached, or gives no answer within {TIMEOUT_S:g} seconds"
+    return type(error).__name__
+
+
 def _run(target: Target, body: bytes) -> None:
     try:
         done = subprocess.run(
@@ -95,7 +102,8 @@ def _run(target: Target, body: bytes) -> None:
     except subprocess.TimeoutExpired as error:
         raise _RefusedError(f"it took longer than {COMMAND_TIMEOUT_S:g} seconds") from error
     if done.returncode:
-        raise _RefusedError(f"it ended with {done.returncode}: {done.stdout.decode(errors='replace').strip()[-500:]}")
+        output = done.stdout.decode(errors="replace").strip()[-500:]
+        raise _RefusedError(f"it ended with {done.returncode}" + (f": {output}" if output else ""))
 
 
 def _host(url: str) -> str:

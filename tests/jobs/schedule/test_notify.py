@@ -82,11 +82,24 @@ def test_a_webhook_cannot_delay_a_job_with_retry_after(hook: ScriptedServer, mon
     assert (len(hook.requests), slept) == (4, [2, 4])
 
 
+@pytest.mark.usefixtures("no_backoff")
+def test_a_webhook_that_gives_no_answer_is_said_to_give_none(
+    hook: ScriptedServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notify_module, "TIMEOUT_S", 0.2)
+    hook.replies = [Reply(data=b"", silent_s=1)]
+    notify(Notify(on_success=Target(url=url_of(hook))), make_entry())
+    assert caplog.records[-1].getMessage().endswith("it cannot be reached, or gives no answer within 0.2 seconds")
+
+
 @pytest.mark.parametrize(
     ("url", "message"),
     [
         *((status, f"notifying 127.0.0.1 of job run-1 failed: it answered {status}") for status in (404, 500, 302)),
-        ("http://user:T0P-SECRET@127.0.0.1:9/T0P-SECRET?token=T0P-SECRET", "notifying 127.0.0.1 of job run-1 failed"),
+        (
+            "http://user:T0P-SECRET@127.0.0.1:9/T0P-SECRET?token=T0P-SECRET",
+            "127.0.0.1 of job run-1 failed: it cannot be reached",
+        ),
         ("http://no.such.host.invalid/hook?token=T0P-SECRET", "notifying no.such.host.invalid of job run-1 failed"),
         ("http://[T0P-SECRET/hook", "notifying the webhook of job run-1 failed"),
         ("http://127.0.0.1:T0P-SECRET/hook", "notifying 127.0.0.1 of job run-1 failed"),
@@ -134,6 +147,7 @@ def test_a_command_that_fails_is_logged(
     monkeypatch.setattr(notify_module, "COMMAND_TIMEOUT_S", 0.2 if "sleep" in command else 60)
     notify(Notify(on_success=Target(command=command)), make_entry())
     assert message in caplog.records[-1].getMessage()
+    assert not caplog.records[-1].getMessage().endswith(": ")
     assert "T0P-SECRET" not in caplog.text
 
 
