@@ -3,6 +3,7 @@
 from __future__ import annotations  # pyarrow's types take arguments in its stubs alone
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -26,17 +27,16 @@ from index.collection.layout import learned_path
 from index.collection.live_rows import LiveRows
 from index.collection.records import Learned, ModelRecord, RunStart
 from index.collection.row_files import map_in_threads, read_schema
-from index.collection.rows import EMBEDDING
 from index.versions.servable import collection_model
 from jobs.annotation.predictor import EMBEDDED_HASH, Recipe, annotated_rows, require_one_type
 from jobs.annotation.publish import SOURCE, publish, require_name_available
 from jobs.annotation.recipes import recipe_of
 from jobs.embedding.commit import WrittenRun, commit
 from jobs.embedding.model_source import ModelCache
-from jobs.embedding.pipeline import embed_settings, report_bar, write
-from jobs.embedding.placement import choose_place
+from jobs.embedding.pipeline import add_blocks, embed_settings, report_bar, write
+from jobs.embedding.placement import Place, choose_place, run_stored_blocks
 from jobs.embedding.report import EmbedReport
-from jobs.embedding.stages import DecodeSettings, EmbedBlock
+from jobs.embedding.stages import DecodeSettings
 from jobs.errors import TooManyRejectsError, UsageError
 from jobs.planning.earlier_runs import unfinished_run
 from jobs.planning.image_filter import EVERY_IMAGE
@@ -102,8 +102,7 @@ class Annotate:
         load = partial(recipe.load, name, learned, proven=plan.todo.num_rows < plan.listed)
         activity = f"annotating {name}"
         if recipe.needs == "embedding":
-            with report_bar(self.console, activity, plan) as progress:
-                written = _write_from_vectors(plan, log, live, load=load, progress=progress)
+            written = self._write_from_vectors(plan, log, recipe, live, load=load, activity=activity)
         else:
             written = self._write_from_pictures(plan, log, recipe, load=load, activity=activity)
         files = [*(file for run in earlier for file in log.files_of(run)), *written.files]
@@ -151,20 +150,28 @@ class Annotate:
                 progress=progress,
             )
 
-
-def _write_from_vectors(
-    plan: Plan, log: Collection, live: LiveRows, *, load: Callable[[], Any], progress: Callable[[EmbedReport], None]
-) -> WrittenRun:
-    """Write the rows of a plan's images from the collection's stored vectors; reads no pictures."""
-    written = WrittenRun.begin(plan, log)
-    if plan.todo.num_rows:
-        block = EmbedBlock(embed_settings(written, log, load, annotated_rows))
-        for images in plan.todo.tables(_VECTOR_BLOCK):
-            rows = LiveRows.at(live.catalog, np.asarray(images["seq"], np.int64))
-            written.add(block(rows.read(["image_id", "content_hash", EMBEDDING])))
-            progress(written.report)
-            log.check_lease_if_overdue()
-    return written
+    def _write_from_vectors(
+        self, plan: Plan, log: Collection, recipe: Recipe, live: LiveRows, *, load: Callable[[], Any], activity: str
+    ) -> WrittenRun:
+        """Write the rows of a plan's images from the collection's stored vectors; reads no pictures. That is soon done,
+        so it is on Ray only by request.
+        """
+        written = WrittenRun.begin(plan, log)
+        if not plan.todo.num_rows:
+            return written
+        place: AbstractContextManager[Place] = nullcontext(Place())
+        if self.resources.on == "ray" and recipe.on_ray:
+            resources = self.resources.model_copy(update={"num_gpus": 0.0})
+            place = choose_place(activity, resources, recipe.memory, self.console, model_cache=ModelCache())
+        stored = (
+            rows
+            for images in plan.todo.tables(_VECTOR_BLOCK)
+            for rows in LiveRows.at(live.catalog, np.asarray(images["seq"], np.int64)).split(_VECTOR_BLOCK)
+        )
+        with place as where, report_bar(self.console, activity, plan) as progress:
+            blocks = run_stored_blocks(stored, embed_settings(written, log, load, annotated_rows), where)
+            add_blocks(written, blocks, log, progress)
+        return written
 
 
 _MESSAGES = """

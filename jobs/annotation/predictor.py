@@ -65,6 +65,8 @@ class Recipe:
     crop: CropSpec = field(default_factory=lambda: CropSpec(side=224, shortest_edge=None))
     draft: bool = True
     """Large JPEGs may be decoded at reduced scale."""
+    on_ray: bool = True
+    """Ray's workers can make it, in other processes."""
 
     @property
     def record(self) -> ModelRecord:

@@ -6,13 +6,15 @@ actor that has a GPU, or another device, gets several blocks in a call. `ray.dat
 with blocks of whole files, and would need the credentials of a bucket in arguments that Ray logs.
 """
 
+import pickle
 import re
 import secrets
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from math import prod
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,10 +24,19 @@ import ray.data
 from embedder.errors import reason_label
 from index.collection.layout import TODO, run_path
 from index.collection.rows import FILTERED
+from index.collection.stored_rows import StoredRows
 from jobs.cluster.pool import DECODE_MEMORY, Pool
 from jobs.cluster.session import missing_package_message
 from jobs.embedding.report import BlockSummary
-from jobs.embedding.stages import CollectionAt, DecodeSettings, EmbedBlock, EmbedSettings, Work, fetch_and_decode
+from jobs.embedding.stages import (
+    STORED,
+    CollectionAt,
+    DecodeSettings,
+    EmbedBlock,
+    EmbedSettings,
+    Work,
+    fetch_and_decode,
+)
 from jobs.embedding.worker_metrics import worker_metrics
 from jobs.errors import JobError
 from jobs.planning.todo import GROUP, RowGroup, Todo
@@ -33,56 +44,79 @@ from jobs.planning.todo import GROUP, RowGroup, Todo
 DECODE_BATCH = 128
 """Rows that a task decodes at a time."""
 _TASKS_PER_CPU = 4
+_PICKLED = "rows"
 _OUTCOME_BYTES = 256  # of a row's columns but its pixels and those of the listing
 _BYTES = 160 << 20  # of a block between the stages: four of 256 pictures of 224 × 224
 
 
 def blocks_on_ray(todo: Todo, work: Work, pool: Pool) -> Iterator[BlockSummary]:
     """Blocks made on the connected Ray, with the actors of `pool`. Raises JobError."""
-    context = ray.data.DataContext.get_current()
-    context.enable_progress_bars = False
-    context.print_on_execution_start = False
-    context.target_max_block_size = _bytes_between(pool, todo, work)
-    least, most = pool.actors
+    _set_context(_bytes_between(pool, todo, work))
     with _stored(todo, work.embed) as folder:
         tasks: list[pa.Table | bytes] = [
             pa.Table.from_pylist([asdict(group)]) for group in todo.groups(_rows_of_task(todo, work.block_size))
         ]
-        summaries = (
-            ray.data.from_arrow(tasks)
-            .map_batches(
-                decode_images,  # type: ignore[arg-type]  # Ray's type leaves fn_kwargs out
-                fn_kwargs={
-                    "collection": work.embed.collection,
-                    "folder": folder,
-                    "columns": todo.schema.names,
-                    "settings": work.decode,
-                    "block_size": work.block_size,
-                },
-                batch_size=None,
-                batch_format="pyarrow",
-                num_cpus=1,
-                memory=DECODE_MEMORY,
-            )
-            .map_batches(
-                EmbedImages,
-                fn_constructor_args=(work.embed,),
-                batch_size=work.block_size,
-                batch_format="pyarrow",
-                compute=ray.data.ActorPoolStrategy(min_size=least, max_size=most),
-                **pool.reserved,
-            )
-            .iter_batches(batch_size=None, batch_format="pyarrow")
+        decoded = ray.data.from_arrow(tasks).map_batches(
+            decode_images,  # type: ignore[arg-type]  # Ray's type leaves fn_kwargs out
+            fn_kwargs={
+                "collection": work.embed.collection,
+                "folder": folder,
+                "columns": todo.schema.names,
+                "settings": work.decode,
+                "block_size": work.block_size,
+            },
+            batch_size=None,
+            batch_format="pyarrow",
+            num_cpus=1,
+            memory=DECODE_MEMORY,
         )
-        try:
-            for table in summaries:
-                for row in table.to_pylist():  # type: ignore[union-attr]  # Ray's type leaves `batch_format` out
-                    yield BlockSummary(**row)
-        except ray.exceptions.RayError as error:
-            raise JobError(
-                f"the job stopped: {missing_package_message(error) or _innermost(error)}. What was embedded is kept; "
-                "run the same command again to continue. --verbose shows what Ray and its workers print"
-            ) from error
+        yield from _embed(decoded, EmbedImages, work.embed, work.block_size, pool)
+
+
+def stored_blocks_on_ray(blocks: Iterable[StoredRows], embed: EmbedSettings, pool: Pool) -> Iterator[BlockSummary]:
+    """Like `blocks_on_ray`, of rows whose vectors the actors read themselves, with all CPUs of their nodes."""
+    _set_context(_BYTES)
+    tasks: list[pa.Table | bytes] = [pa.table({_PICKLED: [pickle.dumps(rows)]}) for rows in blocks]
+    threads = max(1, _cpus() // pool.actors[1])
+    # faiss and OpenBLAS read this when they are loaded, before an actor could set it.
+    environment = {"runtime_env": {"env_vars": {"OMP_NUM_THREADS": str(threads)}}}
+    yield from _embed(ray.data.from_arrow(tasks), EmbedStored, embed, 1, pool, **environment)
+
+
+def _set_context(block_bytes: int) -> None:
+    context = ray.data.DataContext.get_current()
+    context.enable_progress_bars = False
+    context.print_on_execution_start = False
+    context.target_max_block_size = block_bytes
+
+
+def _embed(
+    rows: ray.data.Dataset, actor: type[Any], embed: EmbedSettings, batch_size: int, pool: Pool, **options: Any
+) -> Iterator[BlockSummary]:
+    """What the actors make of some rows; `options` are Ray's for an actor."""
+    least, most = pool.actors
+    summaries = rows.map_batches(
+        actor,
+        fn_constructor_args=(embed,),
+        batch_size=batch_size,
+        batch_format="pyarrow",
+        compute=ray.data.ActorPoolStrategy(min_size=least, max_size=most),
+        **pool.reserved,
+        **options,
+    ).iter_batches(batch_size=None, batch_format="pyarrow")
+    try:
+        for table in summaries:
+            for row in table.to_pylist():  # type: ignore[union-attr]  # Ray's type leaves `batch_format` out
+                yield BlockSummary(**row)
+    except ray.exceptions.RayError as error:
+        raise JobError(
+            f"the job stopped: {missing_package_message(error) or _innermost(error)}. What was embedded is kept; "
+            "run the same command again to continue. --verbose shows what Ray and its workers print"
+        ) from error
+
+
+def _cpus() -> int:
+    return max(1, int(ray.cluster_resources().get("CPU", 1)))  # type: ignore[no-untyped-call]
 
 
 @contextmanager
@@ -104,9 +138,8 @@ def _stored(todo: Todo, embed: EmbedSettings) -> Iterator[str]:
 
 def _rows_of_task(todo: Todo, block_size: int) -> int:
     """So many that each CPU gets some tasks, if there are enough; and whole blocks, if they fit."""
-    cpus = max(1, int(ray.cluster_resources().get("CPU", 1)))  # type: ignore[no-untyped-call]
     unit = block_size if block_size <= GROUP else DECODE_BATCH
-    return min(GROUP, -(-todo.num_rows // (_TASKS_PER_CPU * cpus) // unit) * unit)
+    return min(GROUP, -(-todo.num_rows // (_TASKS_PER_CPU * _cpus()) // unit) * unit)
 
 
 def _bytes_between(pool: Pool, todo: Todo, work: Work) -> int:
@@ -173,3 +206,11 @@ class EmbedImages:
         metrics.stage("write", block.rows, block.write_seconds)
         metrics.idle.set(max(0.0, 1 - block.model_seconds / (self._ended - since)))
         return pa.Table.from_pylist([vars(block)])
+
+
+class EmbedStored(EmbedImages):
+    """The same for stored rows, pickled: in Ray Data's arguments it could log the credentials of a bucket."""
+
+    def __call__(self, table: pa.Table) -> pa.Table:
+        rows: StoredRows = pickle.loads(table[_PICKLED][0].as_py())
+        return super().__call__(rows.read(STORED))

@@ -4,7 +4,7 @@
 back, so memory use does not grow with the number of images.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -25,7 +25,7 @@ from jobs.embedding.commit import WrittenRun
 from jobs.embedding.embed_rows import embed_rows
 from jobs.embedding.model_source import ModelCache, ModelSource, loaded_memory
 from jobs.embedding.placement import Place, choose_place, reason_for_ray, run_blocks
-from jobs.embedding.report import EmbedReport
+from jobs.embedding.report import BlockSummary, EmbedReport
 from jobs.embedding.shared_addresses import find_copies, first_of_each_address
 from jobs.embedding.stages import CollectionAt, DecodeSettings, EmbedSettings, MakeRows, Work
 from jobs.planning.plan import Plan, write_block
@@ -133,7 +133,6 @@ def write(
     written, todo = WrittenRun.begin(plan, collection), plan.todo
     if todo.num_rows == 0:
         return written
-    seen = {block_of(file.path) for file in plan.files}
     decode = replace(decode, threads=_decode_threads(todo), image_filter=plan.image_filter)
     work = Work(decode=decode, embed=embed_settings(written, collection, load, make_rows), block_size=block_size)
     while todo.num_rows:
@@ -141,16 +140,27 @@ def write(
         first, todo = (
             first_of_each_address(todo, plan.image_filter) if share_addresses else (todo, todo.slice(todo.num_rows))
         )
-        for block in run_blocks(first, work, where):
-            if block_of(block.path) not in seen:  # Ray may report a retried block twice
-                seen.add(block_of(block.path))
-                written.add(block)
-            progress(written.report)
-            collection.check_lease_if_overdue()  # so that a job that lost its lease stops soon
+        add_blocks(written, run_blocks(first, work, where), collection, progress)
         if todo.num_rows:
             todo = _write_copies(written, todo, collection, written.files[before:])
             progress(written.report)
     return written
+
+
+def add_blocks(
+    written: WrittenRun,
+    blocks: Iterable[BlockSummary],
+    collection: Collection,
+    progress: Callable[[EmbedReport], None],
+) -> None:
+    """Count blocks as they are written; raises like `write`."""
+    seen = {block_of(file.path) for file in written.files}
+    for block in blocks:
+        if block_of(block.path) not in seen:  # Ray may report a retried block twice
+            seen.add(block_of(block.path))
+            written.add(block)
+        progress(written.report)
+        collection.check_lease_if_overdue()  # so that a job that lost its lease stops soon
 
 
 def embed_settings(

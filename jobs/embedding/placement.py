@@ -3,7 +3,7 @@
 from __future__ import annotations  # of Ray's pool only the type is imported
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from index.collection.stored_rows import StoredRows
 from jobs.embedding.here import blocks_here
 from jobs.embedding.model_source import ModelCache
 from jobs.embedding.report import BlockSummary
-from jobs.embedding.stages import Work
+from jobs.embedding.stages import STORED, EmbedBlock, EmbedSettings, Work
 from jobs.errors import JobError
 from jobs.planning.todo import Todo
 from jobs.spec import Resources
@@ -60,6 +61,17 @@ def run_blocks(todo: Todo, work: Work, where: Place) -> Iterator[BlockSummary]:
         from jobs.embedding.on_ray import blocks_on_ray  # importing Ray takes a second
 
         yield from blocks_on_ray(todo.slice(done), work, where.pool)
+
+
+def run_stored_blocks(blocks: Iterable[StoredRows], embed: EmbedSettings, where: Place) -> Iterator[BlockSummary]:
+    """Like `run_blocks`, of rows whose stored vectors `embed` uses; these do not move to Ray later."""
+    if where.pool:
+        from jobs.embedding.on_ray import stored_blocks_on_ray  # importing Ray takes a second
+
+        yield from stored_blocks_on_ray(blocks, embed, where.pool)
+    else:
+        embed_block = EmbedBlock(embed)
+        yield from (embed_block(rows.read(STORED)) for rows in blocks)
 
 
 @contextmanager

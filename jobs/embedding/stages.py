@@ -25,7 +25,7 @@ from embedder.images.decoder_process import IsAwaited
 from embedder.images.limits import BOMB, DEFAULT_LIMITS, TOO_MANY_PIXELS, ImageLimits
 from embedder.images.quality import MEASURED_CROP, measure
 from index.collection import Collection
-from index.collection.rows import FILTERED, in_files
+from index.collection.rows import EMBEDDING, FILTERED, in_files
 from index.storage.bucket_address import without_secrets
 from index.storage.picture_reader import PictureReader
 from jobs.embedding.embed_rows import embed_rows
@@ -174,6 +174,10 @@ def _outcome(
         outcome["retryable"] = error.retryable or error.reason in _RETRY_LATER
     ended = time.perf_counter()
     return outcome | {"fetch_seconds": (fetched or ended) - started, "decode_seconds": ended - (fetched or ended)}
+
+
+STORED = ("image_id", "content_hash", EMBEDDING)
+"""The columns of stored rows that `EmbedBlock` gets instead of pictures."""
 
 
 class CollectionAt:

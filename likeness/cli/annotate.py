@@ -46,7 +46,12 @@ def annotate(
     _annotate(collection, {**options, "labels": texts}, {"labels": "--label"})
 
 
-@with_fields(Fields(*_ANNOTATION, "name"), Fields(*_ANNOTATION, "k", flag="-k"), Fields(*_JOB, "max_reject_rate"))
+@with_fields(
+    Fields(*_ANNOTATION, "name"),
+    Fields(*_ANNOTATION, "k", flag="-k"),
+    Fields(*_JOB, "max_reject_rate"),
+    Fields(*_RESOURCES, "on address"),
+)
 def match(
     collection: CollectionArgument,
     other: Annotated[str, typer.Argument(help="The collection to search, which has an index; may be the same one.")],
@@ -71,7 +76,8 @@ def match(
         raise UsageError(
             f"{error}. To match pictures, embed them first: {_embed_command(collection, searched)}"
         ) from error
-    _annotate(collection, {**options, "match": other}, {"k": "-k"})
+    on = options["on"] or ("ray" if options["address"] else None)
+    _annotate(collection, {**options, "match": other, "on": on}, {"k": "-k"})
     if to is not None:
         from jobs.annotation.predictors.match import write_pairs
 

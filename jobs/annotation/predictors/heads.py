@@ -30,7 +30,8 @@ def head_recipe(spec: AnnotationSpec, model: ModelRecord) -> Recipe:
     path = Path(str(spec.head)).expanduser()
     try:
         data = path.read_bytes()
-        run = _READERS[path.suffix.lower()](data, model.dim)
+        read = _READERS[path.suffix.lower()]
+        run = read(data, model.dim)
         shape, expected = run(np.zeros((2, model.dim), np.float32)).shape, f"(n, {len(spec.labels) or 1})"
         if shape != (2, len(spec.labels) or 1):
             raise ValueError(
@@ -46,7 +47,7 @@ def head_recipe(spec: AnnotationSpec, model: ModelRecord) -> Recipe:
         id=path.name,
         fingerprint=fingerprint_of([_VERSION, model.fingerprint, digest, spec.labels]),
         needs="embedding",
-        make=lambda: Head(run, spec.labels),
+        make=lambda: Head(read(data, model.dim), spec.labels),  # a worker cannot get a session of ONNX Runtime
     )
 
 

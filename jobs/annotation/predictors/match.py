@@ -4,6 +4,7 @@ from __future__ import annotations  # pyarrow's types take arguments in its stub
 
 import os
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,11 +20,13 @@ from index.collection.layout import ROWS, TOMBSTONES, VECTORS
 from index.collection.records import ModelRecord, VersionManifest
 from index.collection.rows import number_array, text_array
 from index.search import Searcher
+from index.search.searcher import searched_version
 from index.segments.hits import Hits
 from index.segments.segmented_index import SegmentedIndex
 from index.storage.storage import Storage, canonical_address
-from index.versions.servable import open_last_good
+from index.versions.servable import check_version, open_last_good
 from jobs.annotation.predictor import Batch, Columns, Recipe, fingerprint_of
+from jobs.embedding.stages import CollectionAt
 from jobs.errors import UsageError
 
 _ROWS: Final = 4_096  # looked up at a time: with 1,024 a query takes half as long again
@@ -35,19 +38,31 @@ def match_recipe(location: str, k: int, collection: Collection, model: ModelReco
     EmptyCollectionError if there is no index to search, UsageError if its vectors are not of this `model`.
     """
     other = Collection.open(location)
-    searcher = open_last_good(other, Searcher.open)
-    if searcher.model.fingerprint != model.fingerprint:
+    manifest = open_last_good(other, _manifest)
+    if manifest.model.fingerprint != model.fingerprint:
         raise UsageError(
-            f"{collection.location} has vectors of {model}, {other.location} has those of {searcher.model}, and these "
+            f"{collection.location} has vectors of {model}, {other.location} has those of {manifest.model}, and these "
             "cannot be compared: embed the images of one again with the other's model (`likeness reembed --model`)"
         )
     itself = _place(collection) == _place(other)
     return Recipe(
         id=MATCH,
-        fingerprint=fingerprint_of([k, itself, *_content(searcher.manifest)]),
+        fingerprint=fingerprint_of([k, itself, *_content(manifest)]),
         needs="embedding",
-        make=lambda: Matches(searcher.segments, k, searcher.manifest.width_of("image"), itself),
+        make=partial(_matches, CollectionAt(other.storage.address), manifest.version, k, itself),
     )
+
+
+def _manifest(other: Collection, version: str | None) -> VersionManifest:
+    manifest = searched_version(other, version)
+    check_version(other, manifest, verify=False)  # opening it verifies every byte
+    return manifest
+
+
+def _matches(other: CollectionAt, version: str, k: int, itself: bool) -> Matches:
+    """Opens the version in the process that searches it, so that all workers search the same."""
+    searcher = Searcher.open(other(), version)
+    return Matches(searcher.segments, k, searcher.manifest.width_of("image"), itself)
 
 
 def _place(collection: Collection) -> str:

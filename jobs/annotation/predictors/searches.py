@@ -68,7 +68,8 @@ def searches_recipe(
         cuts = np.array([least_score(each.min_score) for each in searches], np.float32)
         return Searches([each.name for each in searches], vectors, cuts, filters, live, others)
 
-    return Recipe(id=SEARCHES, fingerprint=fingerprint_of([_VERSION, parts]), needs="embedding", make=make)
+    fingerprint = fingerprint_of([_VERSION, parts])
+    return Recipe(id=SEARCHES, fingerprint=fingerprint, needs="embedding", make=make, on_ray=False)
 
 
 @dataclass(frozen=True)

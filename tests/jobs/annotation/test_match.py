@@ -5,6 +5,7 @@ import random
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from tests.support.collections.hand_made import (
 )
 from tests.support.command_line import Run
 from tests.support.paths import ROOT
+from tests.support.pictures.onnx_graph import one_layer
 
 OWN = [f"own/{number:02}.jpg" for number in range(30)]
 OTHERS = [f"Ötzi/{number:02}.jpg" for number in range(40)]
@@ -220,6 +222,33 @@ def test_a_job_killed_ten_times_matches_every_image_once(
     assert {str(row["image_id"]): row["seen_ids"] for row in annotated} == {
         key: [match for match, _ in pairs] for key, pairs in zip(ids, expected, strict=True)
     }
+
+
+@pytest.mark.ray
+@pytest.mark.timeout(900)
+@pytest.mark.usefixtures("cluster")
+def test_columns_of_stored_vectors_are_the_same_on_ray(
+    own: Collection, other: Collection, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jobs.cluster.session.ray_cluster", lambda *_, **__: nullcontext())  # the shared one
+    monkeypatch.setattr("jobs.annotation.annotate._VECTOR_BLOCK", 7)
+    (tmp_path / "head.onnx").write_bytes(one_layer(QUERIES[:1]))
+    marks = [f"{key},{mark}\n" for key, mark in zip(OWN, ("like", "like", "unlike", "unlike"), strict=False)]
+    (tmp_path / "marks.csv").write_text("".join(["image_id,label\n", *marks]))
+    for name, *command in (
+        ("seen", "match", own.location, other.location, "-k", 3),
+        ("points", "annotate", own.location, "--head", tmp_path / "head.onnx"),
+        ("nice", "annotate", own.location, "--examples", tmp_path / "marks.csv"),
+    ):
+        for on in ("local", "ray"):
+            done = run(*command, "--name", f"{name}_{on}", "--on", on)
+            assert "30 of 30 images annotated" in done.out, done.err
+            assert ("on Ray: as requested" in done.out) == (on == "ray")
+        here, there = (annotation_log(own, f"{name}_{on}").snapshot().live() for on in ("local", "ray"))
+        [written] = annotation_log(own, f"{name}_ray").runs()
+        assert sorted(file.rows for file in annotation_log(own, f"{name}_ray").files_of(written)) == [2, 7, 7, 7, 7]
+        tables = [live.read(["image_id", *live.metadata]).sort_by("image_id") for live in (here, there)]
+        assert tables[0].equals(tables[1].rename_columns(tables[0].column_names))
 
 
 def test_a_job_file_may_have_a_match(own: Collection, other: Collection, run: Run, tmp_path: Path) -> None:
