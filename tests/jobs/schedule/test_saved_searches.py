@@ -204,7 +204,7 @@ def test_a_command_gets_the_matches_on_its_input(collection: Collection, tmp_pat
     specs = [each.model_copy(update={"notify": target}) for each in searches(None)[:1]]
     for number in range(2):
         report = night(collection, number, specs)
-    assert report.notes == ["matches are not delivered (the command: it ended with 1: ): the next job tries again"]
+    assert report.notes == ["matches are not delivered (the command: it ended with 1): the next job tries again"]
     ready.touch()
     night(collection, 1, specs)
     [body] = map(json.loads, out.read_text().splitlines())
