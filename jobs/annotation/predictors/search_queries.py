@@ -49,13 +49,14 @@ def query_vectors(
 ) -> Vectors:
     """The vectors of the searches' queries, `(n, dim)` float32. UsageError for one that has none."""
     log = annotation_log(collection, SEARCHES)
-    known, queries = _remembered(log), {query_key(search, model): search for search in searches}
+    known, keys = _remembered(log), [query_key(search, model) for search in searches]
+    queries = dict(zip(keys, searches, strict=True))
     if new := {key: search for key, search in queries.items() if key not in known}:
         known |= _embed(new, live, model, load)
         kept = np.stack([known[key] for key in queries])
         log.check_lease()
         log.storage.write_atomic(QUERY_VECTORS, Learned.of([*queries], kept).to_bytes())
-    return np.stack([known[query_key(search, model)] for search in searches])
+    return np.stack([known[key] for key in keys])
 
 
 def query_key(search: SearchSpec, model: ModelRecord) -> str:
