@@ -23,7 +23,7 @@ def test_requests_of_each_step_to_a_bucket(tmp_path: Path) -> None:
     assert 1 <= float(costs["list, for each 1,000 pictures"]["LIST"]) <= 3  # empty ranges cost requests, too
     assert costs["fetch, for each picture"]["GET"] == 1
     assert costs["write, for each row file"] == {"PUT": 1}
-    assert costs["open it, for each segment"]["GET"] == 2  # vectors and rows
+    assert costs["open it, for each segment"]["GET"] == 3  # vectors, rows and words; the files of ids are alike
     # A commit opens each file for its facts: its size, its footer and the columns but vectors. Whoever compares reads
     # those. Opening reads no row file. But the held-out queries of eight more files need a second part of 8 MiB.
     limits = {"write": 1, "commit": 3, "read the ids": 0, "compare": 0, "build the index": 1 + 3 / 8, "open it": 1 / 8}
