@@ -18,6 +18,7 @@ _LARGEST = 3  # times the mean, of the clusters that the others are moved from
 _ROUNDS = 10
 _MIN_SHARE = 0.3  # of a cluster's images that a label or a word needs to be in its name
 _WORDS = 3
+_PRODUCTS = 1 << 22  # cosines in memory
 _MIN_LIFT = 1.5  # how many times as frequent in a cluster as everywhere a word has to be
 
 
@@ -48,8 +49,13 @@ def spherical_kmeans(vectors: Floats, count: int, start: Floats | None = None) -
 
 def nearest_of(vectors: Floats, others: Floats) -> tuple[Floats, Clusters]:
     """The best cosine of each vector with the others, and which of them it is."""
-    scores, best = faiss.knn(vectors, others, 1, metric=faiss.METRIC_INNER_PRODUCT)
-    return scores[:, 0], best[:, 0]
+    scores, best = np.empty(len(vectors), np.float32), np.empty(len(vectors), np.int64)
+    rows = max(1, _PRODUCTS // len(others))
+    for start in range(0, len(vectors), rows):
+        products = vectors[start : start + rows] @ others.T  # in half of the time that `faiss.knn` takes, or a quarter
+        part = best[start : start + rows] = products.argmax(axis=1)
+        scores[start : start + rows] = products[np.arange(len(part)), part]
+    return scores, best
 
 
 def _merged(vectors: Floats, count: int) -> Floats:
