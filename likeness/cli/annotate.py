@@ -109,7 +109,7 @@ def _annotate(collection: str, options: dict[str, Any], flags: dict[str, str]) -
         max_reject_rate=options["max_reject_rate"],
     )
     with writing(job.collection, "annotate") as job.collection:
-        report = job.run([spec])[spec.name]
+        report = job.run(spec)
     rejected = report.reject_reasons.total()
     console.print(
         f"{spec.name}: {report.embedded:,} of {counted(report.listed, 'image')} annotated, "
