@@ -86,7 +86,7 @@ def annotate(
     """Bring one annotation up to date."""
     with writing(Collection.open(location), "annotate") as collection:
         job = Annotate(collection=collection, console=_QUIET, resources=resources, recipe=recipe, max_reject_rate=0.0)
-        job.run([spec])
+        job.run(spec)
 
 
 def add_column(location: str) -> dict[str, float]:
@@ -98,7 +98,7 @@ def add_column(location: str) -> dict[str, float]:
         with writing(collection, "annotate") as held:
             made_by = ModelRecord(id="values", revision=None, fingerprint="2" * 64, dim=0)
             annotation_log(held, "v").add_run("collection", made_by, _values(collection))
-            publish(held, held.runs(), _QUIET)
+            publish(held, _QUIET)
 
     read, seconds = bytes_read("rchar"), seconds_of(add)
     after = collection.read_version(collection.current() or "")

@@ -39,6 +39,7 @@ from jobs.planning.known_rows import write_known
 from jobs.planning.limits import check_limits
 from jobs.planning.plan import Plan
 from jobs.planning.recent_changes import leave_out_recent
+from jobs.search_spec import SearchSpec
 from jobs.sources.files import require_source_exists
 from jobs.sources.list_images import left_out_warning, list_images
 from jobs.sources.list_videos import FRAME_MARK, Frames, frames_of
@@ -128,18 +129,15 @@ class Update:
             self._warn(warning)
         model = self._choose_model(snapshot)
         report.model = str(model)
-        if self.spec.searches:
-            from jobs.annotation.predictors.searches import check_searches  # late: most jobs have none
-
-            check_searches(self.spec, collection, listing.schema, model, self.embedder)
+        searches = self._working_searches(collection, listing, model)
         now = self.clock()
         checked = self._check(listing, snapshot, model, now)
         change = self._compare(checked, snapshot, model, image_filter, incomplete=incomplete)
         report.embedding = [EmbedReport.of(change.plans[0])]
         if self.dry_run:
-            if self.spec.searches:
-                tested = counted(change.counts.to_embed + self._count_untested(snapshot, model), "image")
-                number = len(self.spec.searches)
+            if searches:
+                tested = counted(change.counts.to_embed + self._count_untested(searches, snapshot, model), "image")
+                number = len(searches)
                 report.notes.append(f"{tested} would be tested by {number:,} search{'es' if number > 1 else ''}")
             self._report_live(collection)
             return
@@ -156,13 +154,27 @@ class Update:
             with report.timed("index"), self.console.status("bringing the index up to date"):
                 self._index(collection, sorted([*snapshot.committed, *runs], key=lambda run: run.run_id), texts)
 
-    def _count_untested(self, snapshot: Snapshot, model: ModelRecord) -> int:
+    def _working_searches(self, collection: Collection, listing: Listing, model: ModelRecord) -> list[SearchSpec]:
+        """The saved searches but for those that will not work, which is said before hours of embedding."""
+        if not self.spec.searches:
+            return []
+        from jobs.annotation.predictors.searches import check_searches  # late: most jobs have none
+
+        broken = check_searches(self.spec, collection, listing.schema, model, self.embedder)
+        if self.dry_run:
+            self.report.problems += broken.values()
+        else:  # `run_searches` has the last word
+            for problem in broken.values():
+                self._warn(problem)
+        return [each for each in self.spec.searches if each.name not in broken]
+
+    def _count_untested(self, searches: Sequence[SearchSpec], snapshot: Snapshot, model: ModelRecord) -> int:
         """How many images that are embedded already the saved searches have yet to test."""
         from jobs.annotation.annotate import plan_annotation  # late: most jobs have no searches
         from jobs.annotation.predictors.searches import searches_recipe
 
         collection, live = snapshot.collection, snapshot.live().of_model(model)
-        recipe = searches_recipe(self.spec.searches, collection, live, model, self.embedder)
+        recipe = searches_recipe(searches, collection, live, model, self.embedder)
         return plan_annotation(live, annotation_log(collection, SEARCHES).snapshot(), recipe).todo.num_rows
 
     def _report_live(self, collection: Collection) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations  # pyarrow's types take arguments in its stubs alone
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -52,7 +52,7 @@ _VECTOR_BLOCK = 16_384  # rows; with 512 dimensions, 32 MB of vectors
 
 @dataclass(kw_only=True)
 class Annotate:
-    """Annotates a collection, whose lease the caller holds. `run` can be repeated after any error or crash."""
+    """Annotates a collection, whose lease the caller holds. All can be repeated after any error or crash."""
 
     collection: Collection
     console: Console
@@ -60,26 +60,26 @@ class Annotate:
     recipe: Callable[[AnnotationSpec, Collection, ModelRecord, Resources], Recipe] = recipe_of
     max_reject_rate: float = MAX_REJECT_RATE
 
-    def run(self, specs: Sequence[AnnotationSpec]) -> dict[str, EmbedReport]:
-        """Bring these annotations up to date, then the index once for all of them; returns their reports by name.
+    def run(self, spec: AnnotationSpec) -> EmbedReport:
+        """Bring an annotation up to date, then the index; raises like `write_columns`."""
+        report = self.write_columns(spec)
+        publish(self.collection, self.console)
+        return report
+
+    def write_columns(self, spec: AnnotationSpec) -> EmbedReport:
+        """Bring an annotation up to date, without publishing it.
 
         Raises UsageError if nothing is embedded yet, a name is taken or a predictor is invalid. TooManyRejectsError
-        leaves the run unfinished, and its columns out of the index.
+        leaves the run unfinished.
         """
-        live, model = self.live()
-        predicted, computed = ([spec for spec in specs if spec.is_computed is each] for each in (False, True))
-        reports = {}
-        for spec in predicted:
-            recipe = self.recipe(spec, self.collection, model, self.resources)
-            reports[spec.name] = self.annotate(spec.name, recipe, live)
-        if predicted:
-            publish(self.collection, self.collection.runs(), self.console)
-        if computed:
+        live, model = self.live
+        if spec.is_computed:
             from jobs.annotation.neighbours import neighbour_column  # imported late: faiss takes a second
 
-            reports |= {spec.name: neighbour_column(self.collection, spec, self.console) for spec in computed}
-        return reports
+            return neighbour_column(self.collection, spec, self.console)
+        return self.annotate(spec.name, self.recipe(spec, self.collection, model, self.resources), live)
 
+    @cached_property
     def live(self) -> tuple[LiveRows, ModelRecord]:
         """The rows to annotate, and their model. UsageError if nothing is embedded yet."""
         snapshot = self.collection.snapshot()
@@ -89,7 +89,7 @@ class Annotate:
         return snapshot.live().of_model(model), model
 
     def annotate(self, name: str, recipe: Recipe, live: LiveRows) -> EmbedReport:
-        """Bring the columns of one predictor up to date, without publishing them; raises like `run`."""
+        """Bring the columns of a predictor up to date, without publishing them; raises like `write_columns`."""
         require_name_available(name, live.metadata, list_annotations(self.collection))
         log = annotation_log(self.collection, name)
         snapshot = log.snapshot()

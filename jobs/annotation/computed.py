@@ -43,7 +43,6 @@ class ComputedColumns:
 
     collection: Collection
     name: str
-    console: Console
     searcher: Searcher
     runs: Sequence[RunManifest]
 
@@ -57,10 +56,10 @@ class ComputedColumns:
         columns = metadata_columns(Catalog(collection.storage, indexed, live=False).schema_of())
         require_name_available(name, columns, list_annotations(collection))
         earlier = annotation_log(collection, name).runs()
-        if earlier:  # what made the last may have been killed before it published them
-            publish(collection, runs, console)
+        if earlier and live.annotations.get(name) != [run.run_id for run in earlier]:
+            publish(collection, console)  # what made the last was killed before it did
         searcher = Searcher.open(collection)
-        return cls(collection=collection, name=name, console=console, searcher=searcher, runs=earlier)
+        return cls(collection=collection, name=name, searcher=searcher, runs=earlier)
 
     @property
     def by(self) -> str:
@@ -83,8 +82,8 @@ class ComputedColumns:
         return conform(self.segments.table_at(positions, known), schema)
 
     def put(self, by: str, positions: Positions, columns: pa.Table) -> int:
-        """Make `columns` the values of the live rows at `positions`, which ascend, and let no other row have one; then
-        publish an index version with them. Returns the number of images whose values have changed.
+        """Make `columns` the values of the live rows at `positions`, which ascend, and let no other row have one,
+        without publishing them. Returns the number of images whose values have changed.
 
         The columns are called `name` or `name_…`; a row without any value has none. `by` says what computed them and
         how, for `likeness columns`. If this is killed before its one commit, nothing has changed.
@@ -111,7 +110,6 @@ class ComputedColumns:
             parts = (rows.slice(start, _ROWS) for start in range(0, len(rows), _ROWS))
             log.add_run(SOURCE, record, parts, deletes=gone)
             merge_runs(log)
-        publish(self.collection, self.collection.runs(), self.console)
         return rows.num_rows + len(gone)
 
     def is_complete(self, by: str, schema: pa.Schema) -> bool:

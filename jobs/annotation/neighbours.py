@@ -24,7 +24,7 @@ _OUTLIER_K = 10
 
 
 def neighbour_column(collection: Collection, spec: AnnotationSpec, console: Console) -> EmbedReport:
-    """Bring the column of an annotation with `uniqueness` or `outlier` up to date, and publish it.
+    """Bring the column of an annotation with `uniqueness` or `outlier` up to date, without publishing it.
 
     It has 1 - cosine with the nearest other image, or with the mean of its ten nearest (the weight of Angiulli and
     Pizzuti, 2002), from 0 to 2; null for the only image. Raises like `ComputedColumns.open`.

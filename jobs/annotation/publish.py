@@ -13,7 +13,6 @@ from index.collection.annotations import (
     belongs_to,
     drop_annotation,
 )
-from index.collection.records import RunManifest
 from index.collection.rows import FIXED_COLUMNS, TILES
 from index.errors import RolledBackError
 from index.versions.servable import live_manifest
@@ -37,7 +36,7 @@ def require_name_available(name: str, metadata: Sequence[str], annotations: Sequ
         )
 
 
-def publish(collection: Collection, runs: Sequence[RunManifest], console: Console) -> None:
+def publish(collection: Collection, console: Console) -> None:
     """Make an index version with the images of the live one and the current annotations."""
     live = live_manifest(collection)
     if live is None:
@@ -46,7 +45,7 @@ def publish(collection: Collection, runs: Sequence[RunManifest], console: Consol
     from index.builder.build_index import build_index  # imported late: faiss takes a second
 
     try:
-        build_index(collection, runs=[run for run in runs if run.run_id in live.runs])
+        build_index(collection, runs=[run for run in collection.runs() if run.run_id in live.runs])
     except RolledBackError as error:
         console.print(str(error))
 
@@ -61,4 +60,4 @@ def drop(collection: Collection, name: str, console: Console) -> None:
         raise UsageError(f"there is no annotation {name}: expected one of {', '.join(sorted(names)) or 'none'}")
     log = annotation_log(collection, name)
     drop_annotation(Annotation(name, log, log.runs()))
-    publish(collection, collection.runs(), console)
+    publish(collection, console)

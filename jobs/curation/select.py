@@ -21,6 +21,7 @@ from index.collection.catalog.catalog import Catalog
 from index.collection.rows import is_list, number_array, numbers_of, text_array
 from index.segments.segmented_index import SegmentedIndex
 from jobs.annotation.computed import ComputedColumns
+from jobs.annotation.publish import publish
 from jobs.curation.spec import SelectSpec
 from jobs.duplicates.preference import PREFERRED_FIRST
 from jobs.errors import UsageError
@@ -58,9 +59,9 @@ class Select:
         positions = self._columns.searcher.passing(self.spec.filter)
         if not len(positions):
             raise UsageError("no image passes --filter: expected one that some images pass")
-        if self.spec.prune is not None:
-            return self._prune(positions, self.spec.prune)
-        return self._pick(positions)
+        made = self._pick(positions) if self.spec.prune is None else self._prune(positions, self.spec.prune)
+        publish(self.collection, self.console)
+        return made
 
     @cached_property
     def _columns(self) -> ComputedColumns:

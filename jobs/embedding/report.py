@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from time import perf_counter
-from typing import Self
+from typing import Literal, Self
 
 from index.collection.records import RowFile
 from index.collection.rows import FILTERED
@@ -19,7 +19,7 @@ _SHOWN_SEARCHES = 20
 STAGES = ("fetch", "decode", "model", "write")
 _REPORTED = (
     *("source", "collection", "model", "dry_run", "left_out", "runs", "index_before", "index_after"),
-    *("recall", "promoted", "note", "seconds", "worker_seconds"),
+    *("recall", "promoted", "problems", "note", "seconds", "worker_seconds"),
 )
 
 
@@ -165,7 +165,8 @@ class Report:
     `left_out` is filled by `list_images`. `embedding` has a report for each run, or one of the source if nothing had to
     be written; `runs` are the ids of the committed ones. `recall` is recall@10 of the live version. `seconds` are by
     stage of this process: "start" is the start-up of Ray and the model, "embed" the rest. `recently_changed` counts
-    files that may be half written and were left alone.
+    files that may be half written and were left alone. `problems` say which annotations and saved searches were left
+    out, and why.
     """
 
     source: str = ""
@@ -181,6 +182,7 @@ class Report:
     index_after: str | None = None
     recall: float | None = None
     notes: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
     searches: dict[str, SearchCounts] = field(default_factory=dict)
     recently_changed: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
@@ -222,6 +224,16 @@ class Report:
         return "; ".join(lines[:_SHOWN_SEARCHES] + more)
 
     @property
+    def outcome(self) -> Literal["succeeded", "failed"]:
+        return "failed" if self.problems else "succeeded"
+
+    @property
+    def failure(self) -> str | None:
+        """What was left out, if anything was."""
+        rest = "all else would be done" if self.dry_run else "all else is done, and the next job tries again"
+        return f"{'; '.join(self.problems)}; {rest}" if self.problems else None
+
+    @property
     def note(self) -> str | None:
         return "; ".join(filter(None, [*self.notes, self.found])) or None
 
@@ -247,10 +259,10 @@ class Report:
         return known if self.counts != Counts() else {}
 
     def to_json(self) -> str:
-        """The report of a successful job as one flat object."""
+        """The report of a job that came to its end, as one flat object."""
         rest = {name: getattr(self, name) for name in _REPORTED}
         searches = {name: asdict(each) for name, each in self.searches.items()}
-        return _json({"outcome": "succeeded", **self.known_counts(), **rest, "searches": searches})
+        return _json({"outcome": self.outcome, **self.known_counts(), **rest, "searches": searches})
 
     def failure_json(self, outcome: str, message: str) -> str:
         """The report of a job that failed, as far as it is known."""

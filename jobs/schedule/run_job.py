@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 
+from embedder.errors import EmbedderError
 from index.collection import Collection, writing
-from index.errors import CollectionError
+from index.errors import CollectionError, LeaseError, OvertakenError
 from index.versions.prune import prune
 from jobs.embedding.report import Report
+from jobs.errors import JobError
 from jobs.schedule.history import HistoryEntry, last_success, outcome_of, save
 from jobs.schedule.metrics_file import write_metrics
 from jobs.schedule.notify import notify
@@ -20,7 +24,9 @@ logger = logging.getLogger(__name__)
 
 
 def run_job(update: Update) -> None:
-    """Bring the collection up to date as its job says. Raises like `Update.run`, after the notification."""
+    """Bring the collection up to date as its job says. Raises like `Update.run`, after the notification. If annotations
+    or saved searches had to be left out, the problems of the report, the job has failed, but done the rest.
+    """
     spec, report = update.spec, update.report
     entry = HistoryEntry.begin(spec.source, spec.collection)
     record(spec, entry)
@@ -31,7 +37,8 @@ def run_job(update: Update) -> None:
     except BaseException as error:
         finish(spec, entry.end(*outcome_of(error), report))
         raise
-    finish(spec, entry.end("succeeded", report.note, report))
+    message = "; ".join(filter(None, [report.failure, report.note]))
+    finish(spec, entry.end(report.outcome, message or None, report))
 
 
 def finish(spec: JobSpec, entry: HistoryEntry) -> None:
@@ -56,14 +63,16 @@ def record(spec: JobSpec, entry: HistoryEntry) -> None:
 
 
 def annotate(update: Update) -> None:
-    """Bring the job's annotations up to date, once its images are, and run its saved searches. Raises like
-    `Annotate.run` and `run_searches`.
+    """Bring the job's annotations up to date, once its images are, run its saved searches, and publish both at once.
+    What cannot work is a problem of the report, and does not keep the rest from its work.
     """
     spec, report = update.spec, update.report
     if not (spec.annotations or spec.searches) or not Collection.open(spec.collection).runs():
         return
     from jobs.annotation.annotate import Annotate  # late: most jobs have none
+    from jobs.annotation.publish import publish
     from jobs.annotation.recipes import recipe_of
+    from jobs.schedule.saved_searches import run_searches
 
     with writing(Collection.open(spec.collection), "annotate") as collection:
         job = Annotate(
@@ -73,18 +82,31 @@ def annotate(update: Update) -> None:
             recipe=partial(recipe_of, embedder=spec.embedder),
             max_reject_rate=spec.max_reject_rate,
         )
-        if spec.annotations:
-            with report.timed("annotate"):
-                for name, done in job.run(spec.annotations).items():
-                    if done.embedded or done.rejected:
-                        line = f"{name}: {counted(done.embedded, 'image')} annotated, {done.rejected:,} rejected"
-                        report.notes.append(line)
+        stale = {each.name for each in spec.annotations}
+        for each in spec.annotations:
+            with report.timed("annotate"), _left_out(f"the annotation {each.name}", report):
+                done = job.write_columns(each)
+                stale.remove(each.name)
+                if done.embedded or done.rejected:
+                    line = f"{each.name}: {counted(done.embedded, 'image')} annotated, {done.rejected:,} rejected"
+                    report.notes.append(line)
         if spec.searches:
-            from jobs.schedule.saved_searches import run_searches
-
-            with report.timed("search"):
-                run_searches(job, spec.searches, update.embedder, report)
+            with report.timed("search"), _left_out("the saved searches", report):
+                run_searches(job, spec.searches, update.embedder, report, stale)
+        if not report.searches:  # which publish before they deliver
+            publish(collection, update.console)
         report.index_after = collection.current()
+
+
+@contextmanager
+def _left_out(part: str, report: Report) -> Iterator[None]:
+    """Turns what is wrong with a part of the job into a problem of the report."""
+    try:
+        yield
+    except (LeaseError, OvertakenError):  # with the whole job
+        raise
+    except (JobError, CollectionError, EmbedderError, OSError) as error:
+        report.problems.append(f"{part}: {error}")
 
 
 def prune_versions(spec: JobSpec, report: Report) -> None:

@@ -8,7 +8,7 @@ record a call repeats it with the same key, and nothing is lost.
 from __future__ import annotations  # pyarrow's types take arguments in its stubs alone
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from itertools import groupby, islice
 from operator import itemgetter
 from typing import Any, Final, TypeAlias
@@ -27,7 +27,7 @@ from index.errors import CollectionError
 from index.matches import SEARCHES
 from jobs.annotation.annotate import Annotate
 from jobs.annotation.predictors.search_queries import Load
-from jobs.annotation.predictors.searches import searches_recipe
+from jobs.annotation.predictors.searches import broken_searches, searches_recipe
 from jobs.annotation.publish import publish
 from jobs.embedding.report import Report, SearchCounts
 from jobs.fields import Target
@@ -42,20 +42,30 @@ _MATCHES: Final = 1_000
 """Of a call."""
 
 
-def run_searches(job: Annotate, searches: Sequence[SearchSpec], load: Load, report: Report) -> None:
-    """Test the images that are new, publish the column, and deliver the matches. UsageError for a search that cannot
-    work. Deliveries that fail are noted, and made by the next job.
+def run_searches(
+    job: Annotate, searches: Sequence[SearchSpec], load: Load, report: Report, stale: Set[str] = frozenset()
+) -> None:
+    """Test the images that are new, publish all annotations, and deliver the matches.
+
+    A search that cannot work is a problem of the report, and left out as if the job did not have it: once it works, it
+    delivers what has come since it last did. So it is with filters on `stale` annotations, which have no values for
+    new images. Deliveries that fail are noted, and made by the next job.
     """
     collection, log = job.collection, annotation_log(job.collection, SEARCHES)
-    live, model = job.live()
+    live, model = job.live
     before, delivered = log.runs(), _read_delivered(log)
     new = [each.name for each in searches if each.name not in delivered]
     if before and new:  # what is there already is not new to them, even if this is killed
         delivered |= dict.fromkeys(new, before[-1].run_id)
         _write_delivered(log, delivered)
+    broken = broken_searches(searches, collection, live, model, load, stale)
+    report.problems += broken.values()
+    searches = [each for each in searches if each.name not in broken]
+    if not searches:
+        return
     recipe = searches_recipe(searches, collection, live, model, load)
     job.annotate(SEARCHES, recipe, live)
-    publish(collection, collection.runs(), job.console)
+    publish(collection, job.console)
     if not (runs := log.runs()):
         return
     values = LiveRows.of_runs(log.storage, runs).of_model(recipe.record)

@@ -75,8 +75,8 @@ class Watch:
                 self.say(round_line(report, seconds))
             if report.found:
                 self.say(report.found)
-            if report.notes:
-                said = self._say_unless(said, "; ".join(report.notes))
+            if report.problems or report.notes:
+                said = self._say_unless(said, "; ".join([*report.problems, *report.notes]))
             if not has_begun:
                 self.say(f"waiting for changes in {report.source}")
                 job = replace(job, console=Console(quiet=True))

@@ -1,6 +1,5 @@
 """The commands `annotate`, `match` and `columns`. `app` registers them."""
 
-import shlex
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,7 +9,7 @@ import typer
 from jobs.errors import UsageError
 from jobs.values import counted
 from likeness.cli.model_options import Fields, model_of, with_fields
-from likeness.cli.options import CollectionArgument, FormatOption, console, open_collection, show
+from likeness.cli.options import CollectionArgument, FormatOption, console, job_spec, open_collection, show
 
 if TYPE_CHECKING:
     from index.collection import Collection
@@ -47,13 +46,16 @@ def annotate(
 
 
 @with_fields(
-    Fields(*_ANNOTATION, "name"),
+    Fields(*_ANNOTATION, "name", default=None),
     Fields(*_ANNOTATION, "k", flag="-k"),
-    Fields(*_JOB, "max_reject_rate"),
+    Fields(*_JOB, "max_reject_rate max_missing embedder"),
     Fields(*_RESOURCES, "on address"),
 )
 def match(
-    collection: CollectionArgument,
+    context: typer.Context,
+    collection: Annotated[
+        str, typer.Argument(help="The collection whose images are matched, or a source as of embed.")
+    ],
     other: Annotated[str, typer.Argument(help="The collection to search, which has an index; may be the same one.")],
     to: Annotated[Path | None, typer.Option(help="Also write the pairs to this Parquet file.")] = None,
     **options: Any,
@@ -61,36 +63,64 @@ def match(
     """Find the nearest of each image in another collection: what you have already, or what leaked into a training set.
 
     This adds columns to the images of COLLECTION, like `annotate`, without reading pictures. Run it again to continue
-    after a crash, for new images, or when OTHER has changed.
+    after a crash, for new images, or when OTHER has changed. A folder, list or bucket of pictures is first embedded,
+    with the model of OTHER, into a collection beside the file --to; there NAME is match by default.
 
-    Example: `likeness match my-collection other-collection --name seen --to pairs.parquet`
+    Examples: `likeness match my-collection other-collection --name seen --to pairs.parquet`,
+    `likeness match photos/ my-collection --to pairs.parquet`
     """
     from index.errors import NotACollectionError
 
     if to is not None and (to.suffix != ".parquet" or to.is_dir()):
         raise UsageError(f"--to is {str(to)!r}: expected the path of a file that ends in .parquet")
-    searched = open_collection(other)
+    searched, source = open_collection(other), None
     try:
         open_collection(collection)
-    except NotACollectionError as error:
-        raise UsageError(
-            f"{error}. To match pictures, embed them first: {_embed_command(collection, searched)}"
-        ) from error
+    except NotACollectionError:
+        source, collection = collection, _embed_source(context, searched, to)
+    if not (name := options["name"] or (source and "match")):
+        raise UsageError(f"--name is missing: expected a name for the columns that {collection} gets, such as seen")
     on = options["on"] or ("ray" if options["address"] else None)
-    _annotate(collection, {**options, "match": other, "on": on}, {"k": "-k"})
+    _annotate(collection, {**options, "name": name, "match": other, "on": on}, {"k": "-k"})
     if to is not None:
         from jobs.annotation.predictors.match import write_pairs
 
-        count = write_pairs(open_collection(collection), options["name"], searched, to)
+        count = write_pairs(open_collection(collection), name, searched, to, source)
         console.print(f"{counted(count, 'pair')}: {to}", soft_wrap=True, markup=False, highlight=False)
 
 
-def _embed_command(source: str, other: "Collection") -> str:
-    """The command that embeds a source with the model of another collection."""
-    from index.versions.servable import collection_model
+def _embed_source(context: typer.Context, other: "Collection", to: Path | None) -> str:
+    """The collection beside the file `to`, with the images of a source, embedded with the model of the `other` one."""
+    from embedder.models.own_embedder import OwnModel
+    from index.storage.bucket_address import without_secrets
+    from index.storage.storage import Storage
+    from jobs.annotation.predictors.match import matched_version
+    from jobs.embedding.model_source import ModelCache
+    from jobs.errors import SourceError
+    from jobs.sources.files import require_source_exists
+    from jobs.update import Update
+    from likeness.cli.embed import show_embedded
 
-    model = collection_model(other, other.runs())
-    return f"`likeness embed {shlex.quote(source)} NEW-COLLECTION{f' --model {model.id}' if model else ''}`"
+    source, cache = context.params["collection"], ModelCache()
+    shown = without_secrets(source)
+    try:
+        require_source_exists(source)
+    except SourceError as error:
+        raise UsageError(f"{error}: expected a collection, or a source of pictures as of `likeness embed`") from error
+    if to is None:
+        raise UsageError(f"{shown} is not a collection: expected one, or for a source of pictures --to PAIRS.parquet")
+    if (storage := Storage.open(source)).is_local and to.resolve().is_relative_to(Path(storage.root).resolve()):
+        raise UsageError(
+            f"--to is {str(to)!r}, in the source, where the pairs would count as a list: name another folder"
+        )
+    model = matched_version(other).model
+    own = isinstance(cache.find_recorded(model, context.params["embedder"]), OwnModel)
+    named = {"model": None if own else model.id, "embedder": model.id if own else None, "revision": model.revision}
+    place = to.with_suffix(".collection")
+    spec = job_spec(context, source=source, collection=str(place), **named)
+    console.print(f"embedding {shown} into {place}", soft_wrap=True, markup=False, highlight=False)
+    show_embedded(Update(spec=spec, console=console, index=False, model_cache=cache).run())
+    return spec.collection
 
 
 def _annotate(collection: str, options: dict[str, Any], flags: dict[str, str]) -> None:
@@ -109,7 +139,7 @@ def _annotate(collection: str, options: dict[str, Any], flags: dict[str, str]) -
         max_reject_rate=options["max_reject_rate"],
     )
     with writing(job.collection, "annotate") as job.collection:
-        report = job.run([spec])[spec.name]
+        report = job.run(spec)
     rejected = report.reject_reasons.total()
     console.print(
         f"{spec.name}: {report.embedded:,} of {counted(report.listed, 'image')} annotated, "

@@ -138,7 +138,9 @@ def _reporting(path: Path | None, output: str) -> "Iterator[Report]":
         path.write_text(report.to_json() + "\n", "utf-8")
     if output == "json":
         print(report.to_json(), file=console.file)
-        return
-    console.print(reembed_table(report))
-    for line in closing_lines(report):
-        console.print(line, soft_wrap=True)
+    else:
+        console.print(reembed_table(report))
+        for line in closing_lines(report):
+            console.print(line, soft_wrap=True)
+    if report.failure:
+        raise UsageError(report.failure)

@@ -102,13 +102,12 @@ def _parameter(name: str, field: "FieldInfo", shown: dict[str, Any]) -> inspect.
             bounds |= {"min": each.ge} if isinstance(each, Ge) else {"max": each.le} if isinstance(each, Le) else {}
     elif annotation is not bool and get_origin(annotation) is not Literal:
         annotation = str
-    default = shown.pop("default", field.default if isinstance(field.default, str | int | float) else None)
+    default = field.default if isinstance(field.default, str | int | float) else None
+    default = shown.pop("default", inspect.Parameter.empty if field.is_required() else default)
     flag = f"--{name.replace('_', '-')}"
     if annotation is bool and default is not False:
         flag = f"{flag}/--no-{flag.removeprefix('--')}"
     option = typer.Option(shown.pop("flag", flag), help=help_, **bounds, **shown)
-    if field.is_required():
-        default = inspect.Parameter.empty
     kind = annotation | None if default is None else annotation
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, option])
 

@@ -38,7 +38,7 @@ def match_recipe(location: str, k: int, collection: Collection, model: ModelReco
     EmptyCollectionError if there is no index to search, UsageError if its vectors are not of this `model`.
     """
     other = Collection.open(location)
-    manifest = open_last_good(other, _manifest)
+    manifest = matched_version(other)
     if manifest.model.fingerprint != model.fingerprint:
         raise UsageError(
             f"{collection.location} has vectors of {model}, {other.location} has those of {manifest.model}, and these "
@@ -50,7 +50,13 @@ def match_recipe(location: str, k: int, collection: Collection, model: ModelReco
         fingerprint=fingerprint_of([k, itself, *_content(manifest)]),
         needs="embedding",
         make=partial(_matches, CollectionAt(other.storage.address), manifest.version, k, itself),
+        memory=Recipe.memory + manifest.memory,
     )
+
+
+def matched_version(other: Collection) -> VersionManifest:
+    """The version in which matches are found. EmptyCollectionError if there is none."""
+    return open_last_good(other, _manifest)
 
 
 def _manifest(other: Collection, version: str | None) -> VersionManifest:
@@ -126,10 +132,10 @@ ORDER BY m.image_id, rank
 """
 
 
-def write_pairs(collection: Collection, name: str, other: Collection, file: Path) -> int:
+def write_pairs(collection: Collection, name: str, other: Collection, file: Path, source: str | None = None) -> int:
     """Write the matches in the `other` collection as a Parquet file, which is complete or not there: a row for each,
-    with the columns image_id, uri, rank (from 1), match_id, match_uri and score. Returns their number. UsageError if
-    there are no images to match.
+    with the columns image_id, uri, rank (from 1), match_id, match_uri and score. Returns their number. With a `source`,
+    only those of its images. UsageError if there are no images to match.
     """
     log = annotation_log(collection, name)
     runs = log.runs()
@@ -137,6 +143,8 @@ def write_pairs(collection: Collection, name: str, other: Collection, file: Path
         raise UsageError(f"{collection.location} has no images with a vector, so {file} is not written")
     values = Annotation(name, log, runs).rows
     images, others = (each.snapshot().live() for each in (collection, other))
+    if source:
+        images = images.of_source(canonical_address(Storage.open(source).location))
     lists = {column: values.catalog.aliases[f"{name}_{column}"] for column in ("ids", "scores")}
     sql = _PAIRS.format(**lists, values=values.sql, images=images.sql, others=others.sql)
     storage = Storage.open(file.parent)

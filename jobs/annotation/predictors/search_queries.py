@@ -33,21 +33,39 @@ Load: TypeAlias = Callable[[ModelRecord], Embedder]
 _ANY_CROP: Final = CropSpec(side=32, shortest_edge=None)
 
 
-def check_queries(searches: Sequence[SearchSpec], collection: Collection, model: ModelRecord, load: Load) -> None:
-    """Raises UsageError for a new query that the model cannot embed. Ids of images may have yet to come."""
-    known = _remembered(annotation_log(collection, SEARCHES))
-    new = [search for search in searches if query_key(search, model) not in known]
-    for search in new:
-        if search.image:
-            _decode(search, _ANY_CROP)
-    if texts := [search for search in new if search.text]:
-        _embed_texts(texts[:1], load(model))
+def broken_queries(
+    searches: Sequence[SearchSpec], collection: Collection, live: LiveRows | None, model: ModelRecord, load: Load
+) -> dict[str, str]:
+    """Why queries can have no vector, by the names of their searches. Without `live` rows, ids may have yet to come."""
+    known, new, broken = _remembered(annotation_log(collection, SEARCHES)), list[SearchSpec](), dict[str, str]()
+    for search in searches:
+        try:
+            if query_key(search, model) not in known:
+                new.append(search)
+                if search.image:
+                    _decode(search, _ANY_CROP)
+        except UsageError as error:
+            broken[search.name] = str(error)
+    texts = {search.name: str(search.text) for search in new if search.text}
+    try:
+        if texts:
+            load(model).embed_texts([*texts.values()][:1])
+    except UnsupportedInputError as error:
+        broken |= {name: f"the search {name!r} is by words: {error}; show a picture instead" for name in texts}
+    ids = {search.name: search.image_id for search in new if search.image_id}
+    stored = _stored_vectors(ids.values(), live) if live else ids.values()
+    return broken | {
+        name: f"the search {name!r} has image_id {image_id!r}, which is not in the collection: expected an id as "
+        "`likeness search` shows them"
+        for name, image_id in ids.items()
+        if image_id not in stored
+    }
 
 
 def query_vectors(
     searches: Sequence[SearchSpec], collection: Collection, live: LiveRows, model: ModelRecord, load: Load
 ) -> Vectors:
-    """The vectors of the searches' queries, `(n, dim)` float32. UsageError for one that has none."""
+    """The vectors of the searches' queries, `(n, dim)` float32; none of them is broken."""
     log = annotation_log(collection, SEARCHES)
     known, keys = _remembered(log), [query_key(search, model) for search in searches]
     queries = dict(zip(keys, searches, strict=True))
@@ -77,16 +95,11 @@ def _embed(queries: Mapping[str, SearchSpec], live: LiveRows, model: ModelRecord
     texts = {key: search for key, search in queries.items() if search.text}
     vectors = dict[str, Vectors]()
     if texts:
-        vectors |= zip(texts, _embed_texts([*texts.values()], load(model)), strict=True)
+        vectors |= zip(texts, load(model).embed_texts([str(search.text) for search in texts.values()]), strict=True)
     stored = _stored_vectors([search.image_id for search in queries.values() if search.image_id], live)
     for key, search in queries.items():
         if search.image:
             vectors[key] = load(model).embed_images(_decode(search, load(model).crop)[np.newaxis])[0]
-        elif search.image_id and search.image_id not in stored:
-            raise UsageError(
-                f"the search {search.name!r} has image_id {search.image_id!r}, which is not in the collection: "
-                "expected an id as `likeness search` shows them"
-            )
         elif search.image_id:
             vectors[key] = stored[search.image_id]
     return vectors
@@ -100,13 +113,6 @@ def _stored_vectors(ids: Iterable[str], live: LiveRows) -> dict[str, Vectors]:
         return {}
     rows = LiveRows.at(live.catalog, seqs).read(["image_id", EMBEDDING])
     return dict(zip(map(str, rows["image_id"].to_pylist()), vectors_of(rows[EMBEDDING]), strict=True))
-
-
-def _embed_texts(searches: Sequence[SearchSpec], embedder: Embedder) -> Vectors:
-    try:
-        return embedder.embed_texts([str(search.text) for search in searches])
-    except UnsupportedInputError as error:
-        raise UsageError(f"the search {searches[0].name!r} is by words: {error}; show a picture instead") from error
 
 
 def _read(search: SearchSpec) -> bytes:

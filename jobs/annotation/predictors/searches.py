@@ -2,7 +2,7 @@
 
 from __future__ import annotations  # pyarrow's types take arguments in its stubs alone
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from index.arrays import Ids, Vectors, least_score, rounded
 from index.collection import Collection
-from index.collection.annotations import list_annotations, rows_with_values
+from index.collection.annotations import belongs_to, list_annotations, rows_with_values
 from index.collection.live_rows import LiveRows, annotation_values
 from index.collection.records import ModelRecord
 from index.collection.rows import EMBEDDING, REJECT_COLUMNS, TILES, number_array, row_schema, text_array
@@ -20,8 +20,7 @@ from index.errors import FilterError
 from index.filters.filter import Filter, named_columns
 from index.matches import SEARCHES
 from jobs.annotation.predictor import Batch, Columns, Recipe, fingerprint_of
-from jobs.annotation.predictors.search_queries import Load, check_queries, query_key, query_vectors
-from jobs.errors import UsageError
+from jobs.annotation.predictors.search_queries import Load, broken_queries, query_key, query_vectors
 from jobs.planning.image_filter import EXIF_TYPES
 from jobs.search_spec import SearchSpec
 from jobs.spec import JobSpec
@@ -33,37 +32,59 @@ _VERSION = 1
 _SCORES: Final = 1 << 24  # in memory
 
 
-def check_searches(spec: JobSpec, collection: Collection, listing: pa.Schema, model: ModelRecord, load: Load) -> None:
-    """Raises UsageError for a search of a job that cannot work with its model, its pictures, or the columns that images
-    will have. Columns of annotations that have yet to be made may be anything.
+def check_searches(
+    spec: JobSpec, collection: Collection, listing: pa.Schema, model: ModelRecord, load: Load
+) -> dict[str, str]:
+    """Why searches of a job will not work with its model, its pictures, or the columns that images will have, by their
+    names. Columns of annotations that have yet to be made may be anything, and ids of images may have yet to come.
     """
     live = [collection.snapshot().live().catalog.schema_of()] if collection.runs() else []
     exif = pa.schema(list(map(pa.field, EXIF_TYPES, EXIF_TYPES.values()))) if spec.exif else pa.schema([])
     annotations = (each.schema_of(each.metadata) for each in _other_annotations(collection))
-    schema, to_come = (
-        _filterable(listing, exif, *live, *annotations),
-        tuple(f"{each.name}_" for each in spec.annotations),
-    )
+    schema = _filterable(listing, exif, *live, *annotations)
+    broken = broken_queries(spec.searches, collection, None, model, load)
     for search in spec.searches:
-        unknown = (name for name in named_columns(search.filter) if name not in schema.names)
-        if not any(f"{name}_".startswith(to_come) for name in unknown):
-            _parse_filter(search, schema)
-    check_queries(spec.searches, collection, model, load)
+        unknown = [name for name in named_columns(search.filter) if name not in schema.names]
+        if not any(belongs_to(column, each.name) for column in unknown for each in spec.annotations):
+            broken |= _broken_filter(search, schema)
+    return broken
+
+
+def broken_searches(
+    searches: Sequence[SearchSpec],
+    collection: Collection,
+    live: LiveRows,
+    model: ModelRecord,
+    load: Load,
+    stale: Set[str],
+) -> dict[str, str]:
+    """Why searches cannot work among the `live` rows of a model, by their names. Annotations that are `stale` have no
+    values for new images, which a filter would miss for ever.
+    """
+    schema = _filterable(live.schema, *(each.schema_of(each.metadata) for each in _other_annotations(collection)))
+    broken = broken_queries(searches, collection, live, model, load)
+    for search in searches:
+        columns = [column for column in named_columns(search.filter) if any(belongs_to(column, name) for name in stale)]
+        if columns:
+            broken[search.name] = (
+                f"the filter of the search {search.name!r} needs {columns[0]}, which is not up to date"
+            )
+        else:
+            broken |= _broken_filter(search, schema)
+    return broken
 
 
 def searches_recipe(
     searches: Sequence[SearchSpec], collection: Collection, live: LiveRows, model: ModelRecord, load: Load
 ) -> Recipe:
-    """The recipe for `Searches` among the `live` rows of a model. Making them raises UsageError for a search that
-    cannot work.
-    """
+    """The recipe for `Searches` among the `live` rows of a model; none of them is broken."""
     searches = sorted(searches, key=lambda each: each.name)
     parts = [[each.name, query_key(each, model), each.min_score, each.filter] for each in searches]
 
     def make() -> Searches:
         others = _other_annotations(collection)
         schema = _filterable(live.schema, *(each.schema_of(each.metadata) for each in others))
-        filters = {number: _parse_filter(each, schema) for number, each in enumerate(searches) if each.filter}
+        filters = {number: Filter.parse(each.filter, schema) for number, each in enumerate(searches) if each.filter}
         vectors = query_vectors(searches, collection, live, model, load)
         cuts = np.array([least_score(each.min_score) for each in searches], np.float32)
         return Searches([each.name for each in searches], vectors, cuts, filters, live, others)
@@ -136,8 +157,9 @@ def _filterable(*schemas: pa.Schema) -> pa.Schema:
     return pa.schema([field for name, field in fields.items() if name not in (EMBEDDING, TILES, *REJECT_COLUMNS)])
 
 
-def _parse_filter(search: SearchSpec, schema: pa.Schema) -> Filter:
+def _broken_filter(search: SearchSpec, schema: pa.Schema) -> dict[str, str]:
     try:
-        return Filter.parse(search.filter or {}, schema)
+        Filter.parse(search.filter or {}, schema)
     except FilterError as error:
-        raise UsageError(f"the filter of the search {search.name!r}: {error}") from error
+        return {search.name: f"the filter of the search {search.name!r}: {error}"}
+    return {}

@@ -81,7 +81,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def annotate(collection: Collection, predictor: Halves, *, name: str = "half", **options: Any) -> Any:
     with writing(collection, "annotate") as leased:
         job = Annotate(collection=leased, console=Console(quiet=True), recipe=predictor.recipe, **options)
-        return job.run([AnnotationSpec(name=name, predictor="tests:Halves")])[name]
+        return job.run(AnnotationSpec(name=name, predictor="tests:Halves"))
 
 
 def texts(column: Any) -> list[str]:
@@ -286,7 +286,7 @@ def test_a_repeatedly_stopped_job_annotates_every_image_once(
         try:
             with writing(collection, "annotate") as leased:
                 job = Annotate(collection=leased, console=Console(quiet=True), recipe=lambda *_: stopping)
-                job.run([AnnotationSpec(name="half", predictor="tests:Halves")])
+                job.run(AnnotationSpec(name="half", predictor="tests:Halves"))
             break
         except Stopped:
             assert attempt < 19

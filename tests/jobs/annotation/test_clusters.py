@@ -42,7 +42,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def annotate(collection: Collection, clusters: int | str = 3, name: str = "kind") -> int:
     with writing(collection, "annotate") as leased:
         job = Annotate(collection=leased, console=Console(quiet=True))
-        return job.run([AnnotationSpec(name=name, clusters=clusters)])[name].embedded
+        return job.run(AnnotationSpec(name=name, clusters=clusters)).embedded
 
 
 def kinds(collection: Collection, name: str = "kind") -> dict[str, Any]:

@@ -19,7 +19,7 @@ from index.collection.records import IndexSettings
 from index.errors import EmptyCollectionError
 from index.search import Searcher
 from jobs.annotation.computed import ComputedColumns
-from jobs.annotation.publish import drop
+from jobs.annotation.publish import drop, publish
 from jobs.errors import UsageError
 from tests.support.collections.hand_made import add_run, add_version, hashed, metadata_of, rows, unit_vectors
 from tests.support.collections.storage_steps import KilledError, at, expire, is_number, kill
@@ -47,7 +47,9 @@ def put(
         found = columns.segments.positions(pa.array(values.keys(), pa.string()))
         order = np.argsort(found)
         given = pa.table({name: pa.array(values.values(), kind or pa.int64())}).take(order)
-        return columns.put(by, found[order], given)
+        changed = columns.put(by, found[order], given)
+        publish(leased, Console(quiet=True))
+        return changed
 
 
 def picks(collection: Collection, name: str = "pick") -> dict[str, Any]:

@@ -164,7 +164,7 @@ def test_the_other_collection_may_have_fewer_images_than_k(own: Collection, othe
         (["{own}", "{unindexed}", "--name", "seen"], "has no index to search: build one with `likeness index`"),
         (["{own}", "{stranger}", "--name", "seen"], "with the other's model (`likeness reembed --model`)"),
         (["{empty}", "{other}", "--name", "seen"], "nothing is embedded yet"),
-        (["{pictures}", "{other}", "--name", "seen"], "`likeness embed {pictures} NEW-COLLECTION --model hand-made`"),
+        (["{pictures}", "{other}"], "is not a collection: expected one, or for a source of pictures --to"),
         (["{own}", "{pictures}", "--name", "seen"], "is not a collection"),
         (["{own}", "{other}", "--name", "seen", "-k", "0"], "-k"),
         (["{own}", "{other}", "--name", "seen", "--to", "{pictures}"], "that ends in .parquet"),
@@ -249,6 +249,21 @@ def test_columns_of_stored_vectors_are_the_same_on_ray(
         assert sorted(file.rows for file in annotation_log(own, f"{name}_ray").files_of(written)) == [2, 7, 7, 7, 7]
         tables = [live.read(["image_id", *live.metadata]).sort_by("image_id") for live in (here, there)]
         assert tables[0].equals(tables[1].rename_columns(tables[0].column_names))
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("cluster")
+def test_actors_reserve_what_the_other_index_keeps_in_memory(
+    own: Collection, other: Collection, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jobs.cluster.session.ray_cluster", lambda *_, **__: nullcontext())  # the shared one
+    manifest = other.read_version("000001")
+    large = [segment.model_copy(update={"memory": 1 << 50}) for segment in manifest.segments]
+    path = Path(other.location) / "index" / "000001" / "manifest.json"
+    path.write_bytes(manifest.model_copy(update={"segments": large}).to_bytes())
+    refused = run("match", own.location, other.location, "--name", "seen", "--on", "ray")
+    assert refused.code == 2
+    assert "an actor needs 1,073,742,848 MiB, but no node has more than" in refused.err  # 2³⁰ of them, and a GiB
 
 
 def test_a_job_file_may_have_a_match(own: Collection, other: Collection, run: Run, tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ def annotate(collection: Collection, kind: str) -> tuple[int, int]:
     """How many values were written, and how many stayed."""
     options: dict[str, Any] = {"name": "lone", kind: True}
     with writing(collection, "annotate") as leased:
-        report = Annotate(collection=leased, console=Console(quiet=True)).run([AnnotationSpec(**options)])["lone"]
+        report = Annotate(collection=leased, console=Console(quiet=True)).run(AnnotationSpec(**options))
     return report.embedded, report.already_there
 
 

@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 import subprocess
 import sys
 import time
@@ -24,15 +25,17 @@ from index.errors import CollectionError
 from index.search import Searcher
 from jobs.annotation.computed import ComputedColumns
 from jobs.annotation.predictors.searches import check_searches
-from jobs.errors import UsageError
+from jobs.annotation.publish import publish
 from jobs.fields import Target
 from jobs.schedule import notify
+from jobs.schedule.history import last_entries
 from jobs.search_spec import SearchSpec
 from jobs.sources.listing import LISTING
 from jobs.spec import JobSpec
 from tests.support.collections.hand_made import DIM, MODEL, add_version, hashed, metadata_of, rows, unit_vectors
+from tests.support.collections.small_collection import PLAIN
 from tests.support.collections.storage_steps import KilledError, at, expire, is_number, kill
-from tests.support.command_line import Run
+from tests.support.command_line import Result, Run
 from tests.support.fake_embedder import FakeEmbedder
 from tests.support.nights.quiet_night import make_job
 from tests.support.nights.searching_night import CUT, NAMES, ids_of_night, night, search, searches, vectors_of_night
@@ -123,6 +126,7 @@ def test_filters_look_at_columns_of_the_source_and_of_annotations(collection: Co
         columns.put(
             "by hand", positions[order], pa.table({"shade": pa.array([*range(11), None], pa.int64())}).take(order)
         )
+        publish(leased, Console(quiet=True))
     filters: dict[str, dict[str, Any]] = {
         "all": {},
         "cats": {"label": "cat"},
@@ -318,7 +322,7 @@ def test_50_kills_lose_no_match_and_deliver_none_twice(collection: Collection, h
         ({"text": "a star"}, "the search 'a' is by words: no words here; show a picture instead"),
     ],
 )
-def test_a_search_that_cannot_work_is_an_error_before_the_night(
+def test_a_search_that_will_not_work_is_known_before_the_night(
     collection: Collection, fields: dict[str, Any], message: str
 ) -> None:
     class Wordless(FakeEmbedder):
@@ -327,25 +331,50 @@ def test_a_search_that_cannot_work_is_an_error_before_the_night(
 
     listing = LISTING.append(pa.field("label", pa.string()))
     annotations = [{"name": "shade", "quality": True}]
-    for spec in ({"name": "fine", "image_id": "x", "filter": {"shade_contrast": 1}}, {"name": "a", **fields}):
-        searches = [{"min_score": 0.5, **spec}]
-        job = JobSpec.model_validate(
-            {"source": "s", "collection": "c", "annotations": annotations, "searches": searches}
-        )
-        if spec["name"] == "fine":
-            check_searches(job, collection, listing, MODEL, lambda _: Wordless())
-            continue
-        with pytest.raises(UsageError, match=message):
-            check_searches(job, collection, listing, MODEL, lambda _: Wordless())
+    fine = {"name": "fine", "image_id": "x", "filter": {"shade_contrast": 1}}
+    searches = [{"min_score": 0.5, **each} for each in (fine, {"name": "a", **fields})]
+    job = JobSpec.model_validate({"source": "s", "collection": "c", "annotations": annotations, "searches": searches})
+    broken = check_searches(job, collection, listing, MODEL, lambda _: Wordless())
+    assert broken.keys() == {"a"}
+    assert re.match(message, broken["a"])
 
 
-def test_an_unknown_id_and_damaged_records_are_errors(collection: Collection) -> None:
+def test_a_broken_search_is_left_out_and_delivers_later_what_it_has_missed(
+    collection: Collection, hook: ScriptedServer, tmp_path: Path
+) -> None:
+    [odd, even], away = searches(hook.url), tmp_path / "away.png"
+    broken = [
+        SearchSpec(name="no id", image_id="x", min_score=0),
+        SearchSpec(name="no picture", image=str(away), min_score=0),
+        SearchSpec(name="no column", image_id=odd.image_id, min_score=0, filter={"colour": "red"}),
+    ]
+    report = night(collection, 0, [odd, *broken])
+    assert report.outcome == "failed"
+    for problem, text in zip(
+        sorted(report.problems),
+        (
+            "the filter of the search 'no column': unknown column 'colour'",
+            "the picture of the search 'no picture' cannot be read: .*/away.png",
+            "the search 'no id' has image_id 'x', which is not in the collection: expected an id as",
+        ),
+        strict=True,
+    ):
+        assert re.match(text, problem)
+    assert report.searches.keys() == {"odd"}
+    for number in (1, 2):
+        night(collection, number, [odd, even.model_copy(update={"filter": {"colour": "red"}}), broken[1]])
+    assert {name for name, _ in delivered(hook)} == {"odd"}
+    hook.requests.clear()
+    away.write_bytes(encode(Image.new("RGB", (40, 30), (200, 30, 90)), "png"))
+    report = search(collection, [odd, even, broken[1].model_copy(update={"min_score": -1})], load=lambda _: FAKE)
+    assert (report.problems, report.searches["no picture"].matched) == ([], 90)
+    assert delivered(hook) == {("even", f"{number:03}"): sorted(matching(number, "even")) for number in (1, 2)}
+    assert found_by(collection).keys() >= matching(0, "even").keys()
+
+
+def test_damaged_records_are_errors(collection: Collection) -> None:
     specs = searches(None)
     night(collection, 0, specs)
-    with pytest.raises(
-        UsageError, match="the search 'b' has image_id 'x', which is not in the collection: expected an"
-    ):
-        search(collection, [SearchSpec(name="b", image_id="x", min_score=0)])
     folder = Path(collection.location) / "annotations" / "searches"
     (folder / "query-vectors.json").write_text("{}")
     night(collection, 1, specs)  # they are made again
@@ -371,3 +400,50 @@ def test_a_job_from_a_file_reports_what_it_found(tmp_path: Path, run: Run) -> No
         file.write("  - {name: reds, image_id: red.png, min_score: 2}\n")
     refused = run("reembed", "--spec", path)
     assert (refused.code, "searches.1.min_score: expected a value less than or equal to 1" in refused.err) == (2, True)
+
+
+def test_a_night_does_all_but_what_is_broken_and_publishes_once(tmp_path: Path, run: Run) -> None:
+    path, collection = make_job(tmp_path), Collection.open(str(tmp_path / "collection"))
+    annotations: dict[str, Any] = {"q": {"quality": True}, "bad": {"head": "no.onnx"}, "lone": {"outlier": True}}
+    both = {"q_brightness": {"$lt": 2}, "lone": {"$gte": 0}}
+    searches: dict[str, Any] = {
+        "late": {"filter": {"bad": 1}},
+        "none": {"image_id": "no.png"},
+        "dark": {"filter": both},
+    }
+
+    def reembed(*without: str) -> Result:
+        parts = {
+            "annotations": [{"name": key, **each} for key, each in annotations.items() if key not in without],
+            "searches": [
+                {"name": key, "image_id": "red.png", "min_score": -1, **each}
+                for key, each in searches.items()
+                if key not in without
+            ],
+            "notify": {"on_failure": {"command": f"cat > {tmp_path / 'failed.json'}"}},
+        }
+        path.write_text(json.dumps({"source": "pictures", "collection": "collection", **parts}))
+        return run("reembed", "--spec", path, "--report", tmp_path / "report.json")
+
+    done = reembed()
+    problems = (
+        "the annotation bad: --head is .*no.onnx, .*No such file or directory.*; "
+        "the search 'none' has image_id 'no.png', which is not in the collection: expected an id .*; "
+        "the filter of the search 'late' needs bad, which is not up to date; all else is done, and the next job tries"
+    )
+    assert (done.code, "dark matches 3 of 3 images" in done.out) == (2, True), done
+    [entry] = last_entries(collection, 2)
+    report = json.loads((tmp_path / "report.json").read_text())
+    for text in (
+        done.err,
+        str(entry.message),
+        "; ".join(report["problems"]) + "; all else is done, and the next job tries",
+    ):
+        assert re.search(problems, text), text
+    assert (entry.outcome, report["outcome"]) == ("failed", "failed")
+    assert (tmp_path / "failed.json").exists()
+    assert collection.versions() == ["000001", "000002"]
+    assert {key: (row["searches"], row["lone"] >= 0) for key, row in metadata_of(collection).items()} == {
+        key: (["dark"], True) for key in PLAIN
+    }
+    assert (reembed("bad", "late", "none").code, collection.current()) == (0, "000002")

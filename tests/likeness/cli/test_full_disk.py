@@ -47,7 +47,7 @@ def collection(tmp_path: Path) -> Collection:
     )
     with writing(collection, "annotate") as leased:
         job = Annotate(collection=leased, console=Console(quiet=True), recipe=lambda *_: recipe)
-        job.run([AnnotationSpec(name="half", predictor="tests:Ones")])
+        job.run(AnnotationSpec(name="half", predictor="tests:Ones"))
     build_index(collection, rebuild=True)
     for superseded in Path(collection.location).rglob(SUPERSEDED):
         long_ago = superseded.stat().st_mtime - 2 * GRACE.total_seconds()
