@@ -51,7 +51,7 @@ def collection_routes(runner: QueryRunner) -> APIRouter:
     @router.post(
         "/search/collections",
         name="search_collections",
-        summary="The nearest images in several collections, merged by score, or by rank if their models differ",
+        summary="The nearest images in several collections as one; merged by rank if their models differ",
         response_model=CollectionsSearchResponse,
         responses=problem_docs(*BODY_PROBLEMS, *SEARCH_PROBLEMS, CollectionNotFound),
         openapi_extra={"requestBody": COLLECTIONS_BODY},
