@@ -216,9 +216,10 @@ def test_a_column_of_several_types_is_one_as_in_one_collection(tmp_path: Path) -
             (tenth, "/collections/b/search"),
         ):
             assert len(search(client, path, **body)["matches"]) == 1
-        for body in ({"sort": "mixed"}, {"sort": "-mixed", "filter": {"mixed": "2.0"}}):
-            several = search(client, SEVERAL, collections=ABC, **body)["matches"]
-            whole = search(client, "/collections/whole/search", **body)["matches"]
+        sorts: tuple[dict[str, Any], ...] = ({"sort": "mixed"}, {"sort": "-mixed", "filter": {"mixed": "2.0"}})
+        for options in sorts:
+            several = search(client, SEVERAL, collections=ABC, **options)["matches"]
+            whole = search(client, "/collections/whole/search", **options)["matches"]
             assert [match["metadata"] for match in several] == [match["metadata"] for match in whole]
             assert [match["image_id"] for match in several] == [match["image_id"] for match in whole]
 
@@ -272,8 +273,9 @@ def different(tmp_path: Path) -> Iterator[TestClient]:
 
 
 def test_pages_by_rank_follow_each_other(different: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    for body in ({}, {"sort": "-year"}, {"group_by": "label"}, {"distinct": True}):
-        body = {"text": "word3", "collections": ABC, "facets": ["label"]} | body
+    options: tuple[dict[str, Any], ...] = ({}, {"sort": "-year"}, {"group_by": "label"}, {"distinct": True})
+    for each in options:
+        body: dict[str, Any] = {"text": "word3", "collections": ABC, "facets": ["label"]} | each
         [whole], pages = pages_of(different, SEVERAL, 45, **body), pages_of(different, SEVERAL, 2, **body)
         assert [match for page in pages for match in page["matches"]] == whole["matches"]
         assert {page["total"] for page in pages} == {45}
@@ -286,7 +288,8 @@ def test_pages_by_rank_follow_each_other(different: TestClient, monkeypatch: pyt
 
 def test_words_alone_need_no_model(different: TestClient, tmp_path: Path) -> None:
     add(tmp_path / "one", table_of([*range(20), *range(30, 35)], pa.int32()))
-    body = {"text": "word3 word4 word5", "words": "only", "k": 100}
+    text = " ".join(FEW[:12])
+    body: dict[str, Any] = {"text": text, "words": "only", "k": 100}
     with TestClient(create_app(followed_service(tmp_path / "one"))) as one:
         expected, found = search(one, **body), search(different, SEVERAL, **body, collections=["a", "c"])
     assert (ids(found), found["total"], found["model"]) == (ids(expected), expected["total"], None)
