@@ -124,13 +124,15 @@ def is_set(options: Mapping[str, Any], name: str) -> bool:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a page ended: after `seen` matches, with the image `image_id`, whose key is `key` if the order is by score.
-    Without an id the next page begins at the offset `seen`. The first page of the search had ended after `first`.
+    """Where a page ended: after `seen` matches, with the image `image_id` at this `position` of the index, whose key is
+    `key` if the order is by score. Without a position the next page begins at the offset `seen`. The first page of the
+    search had ended after `first`.
     """
 
     seen: Annotated[int, Field(ge=0, le=2**53)]
     first: Annotated[int, Field(ge=1, le=MAX_K)]
-    image_id: str | None = None
+    image_id: str = ""
+    position: Annotated[int, Field(ge=0)] | None = None
     key: float | None = None
 
 

@@ -93,12 +93,19 @@ class QueryRunner:
                 limiter=self._searchers,
             )
 
-    async def answer(self, query: Query, service: SearchService, engine: Engine, vectors: Sequence[Vector]) -> Answered:
-        """Like `search`, for an answer that is merged with others."""
-        query, engine = await self._prepared(query, service, engine, Stopwatch(), fetches=False)
-        with self._searching.hold():
+    async def answer(
+        self,
+        query: Query,
+        service: SearchService,
+        engine: Engine,
+        watch: Stopwatch,
+        vectors: Sequence[Vector] | None = None,
+    ) -> Answered:
+        """Like `search`, for an answer about several collections."""
+        query, engine = await self._prepared(query, service, engine, watch, fetches=vectors is None)
+        with self._searching.hold(), self._redacted_model(engine):
             return await to_thread.run_sync(
-                lambda: service.answer(query, engine, vectors=vectors), limiter=self._searchers
+                lambda: service.answer(query, engine, watch, vectors), limiter=self._searchers
             )
 
     async def _prepared(

@@ -198,8 +198,8 @@ class SearchRequest(QuerySource, QueryOptions, total=False):
 
 @with_config(_STRICT)
 class CollectionsSearchRequest(SearchRequest, total=False):
-    """A search of several collections. It takes no id, because an id belongs to one collection; `distinct` applies
-    within each.
+    """A search of several collections, as one if they have one model. It takes no id, because an id belongs to one
+    collection.
     """
 
     collections: Required[

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Any, Self
 
@@ -20,14 +20,12 @@ _EXPECTED = "the cursor of an earlier answer to the same search"
 @dataclass(frozen=True, kw_only=True)
 class Cursor:
     """The `place` where a page ended. `search` is the digest of what it has in common with the next one. It was of the
-    index version `edition`; or of these `editions` by collection, where it ended at these `places`.
+    index versions `editions`, by collection; under "" that of the only one.
     """
 
     search: str
     place: Place
-    edition: str = ""
-    editions: dict[str, str] = field(default_factory=dict)
-    places: dict[str, Place] = field(default_factory=dict)
+    editions: dict[str, str]
 
     def __str__(self) -> str:
         """As answers show it."""

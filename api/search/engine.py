@@ -21,6 +21,7 @@ from index.collection import Collection
 from index.collection.records import UNKNOWN_MODEL_MESSAGE, ModelRecord
 from index.errors import CollectionError
 from index.search import Searcher, VersionSearcher
+from index.search.joined_index import joined
 from index.search.searcher import OpenVersion
 
 logger = logging.getLogger(__name__)
@@ -72,6 +73,16 @@ class Engine:
 
     batcher: QueryBatcher
     searcher: VersionSearcher
+
+    @classmethod
+    def joined(cls, engines: Sequence["Engine"]) -> "Engine":
+        """One that searches the images of all; if their models differ, without vectors."""
+        if len(engines) == 1:
+            return engines[0]
+        searchers = [engine.searcher for engine in engines if isinstance(engine.searcher, Searcher)]
+        if len(searchers) < len(engines):
+            raise ApiError("expected several collections in this process, got one whose index is in shards")
+        return cls(engines[0].batcher, joined(searchers))
 
     @property
     def embedder(self) -> Embedder:

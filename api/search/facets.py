@@ -1,6 +1,7 @@
 """The facets of an answer."""
 
 from collections.abc import Mapping
+from heapq import nsmallest
 from typing import Final
 
 from api.documents import FacetOut, FacetValueOut
@@ -10,10 +11,10 @@ _MAX_VALUES: Final = 100  # of a column
 
 
 def facets_out(counts: Counts, types: Mapping[str, str]) -> dict[str, FacetOut]:
-    """The most frequent values of each column, whose Arrow types are `types`."""
+    """The most frequent values of each column, whose Arrow types are `types`; equally frequent ones in their order."""
     columns: dict[str, FacetOut] = {}
     for name, counter in counts.values.items():
-        best = counter.most_common(_MAX_VALUES)
+        best = nsmallest(_MAX_VALUES, counter.items(), key=lambda each: (-each[1], each[0]))
         values: list[FacetValueOut] = [{"value": value, "count": count} for value, count in best]
         known = len(counter)
         if types[name].startswith(("timestamp", "date")):

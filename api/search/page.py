@@ -1,6 +1,6 @@
 """A page of the matches of a query, from the vectors of its parts."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final
@@ -69,12 +69,12 @@ def _check_words(query: Query) -> None:
             raise invalid(name, expected, query.options.get(name))
 
 
-def next_cursor(query: Query, answer: Answer, edition: str) -> Cursor | None:
+def next_cursor(query: Query, answer: Answer, editions: Mapping[str, str]) -> Cursor | None:
     """The cursor for the page after an answer; None if that is the last, or the next is deeper than options allow."""
     end, deepest = answer.end, MAX_DIVERSE if is_set(query.options, "diversity") else MAX_K
-    if end is None or (end.image_id is None and answer.group_sizes is None and end.seen + query.k > deepest):
+    if end is None or (end.position is None and answer.group_sizes is None and end.seen + query.k > deepest):
         return None
-    return Cursor(edition=edition, search=query.digest, place=end)
+    return Cursor(editions={**editions}, search=query.digest, place=end)
 
 
 @contextmanager

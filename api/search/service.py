@@ -104,7 +104,9 @@ class SearchService:
         """
         watch = watch or Stopwatch()
         answer, engine, searcher = self.answer(query, engine, watch, vectors)
-        cursor = next_cursor(query, answer, engine.searcher.manifest.edition)
+        if answer.end is not None:
+            self.live.keep_for_pages(engine)
+        cursor = next_cursor(query, answer, {"": engine.searcher.manifest.edition})
         return SearchResult(
             matches=answer.matches,
             first=1 + query.place.seen,
@@ -144,8 +146,6 @@ class SearchService:
             answer, searcher = ask_shards(engine.searcher, page, allow_partial=allow_partial)
         if refusal is not None and not answer.total:
             raise refusal
-        if answer.end is not None:
-            self.live.keep_for_pages(engine)
         return Answered(answer, engine, searcher)
 
     def engine_of(self, query: Query) -> Engine:
@@ -154,7 +154,7 @@ class SearchService:
         """
         with naming_option():
             cursor = query.cursor
-        return self.engine if cursor is None else self.live.engine_of(cursor.edition)
+        return self.engine if cursor is None else self.live.engine_of(cursor.editions.get("", ""))
 
     def fetch(self, part: Part, engine: Engine | None = None) -> Part:
         """The part with its picture, if it needs one: from its URL, or for a crop of an image of the index from that

@@ -353,6 +353,11 @@ class VersionManifest(Record):
         return self.model.dim
 
     @property
+    def rows(self) -> int:
+        """The number of rows in the segments, with tombstones or without."""
+        return sum(segment.ntotal for segment in self.segments)
+
+    @property
     def kind(self) -> str:
         return ", ".join(sorted({segment.factory for segment in self.segments}))
 

@@ -61,8 +61,8 @@ class _Folding:
         """Fold the hits of a set, in order. It is returned with the first of them."""
         first = page = find_set(self._index, request)
         while not self._are_enough(page.hits) and len(page.hits) == request.depth:
-            last, depth = page.hits[-1], min(_MORE * request.depth, _MOST)
-            request = replace(request, after=(last.key, last.image_id), depth=depth, facets=())
+            depth = min(_MORE * request.depth, _MOST)
+            request = replace(request, after=page.hits[-1].place, depth=depth, facets=())
             page = find_set(self._index, request)
         return first
 

@@ -24,7 +24,9 @@ MAX_VALUES: Final = 100_000
 
 @dataclass(frozen=True)
 class Order:
-    """By a column, or by score if that is None; then by id. Images without a value come last."""
+    """By a column, or by score if that is None; then by id and by position: an id may be in several collections. Images
+    without a value come last.
+    """
 
     column: Column | None
     descending: bool = False
@@ -35,8 +37,8 @@ BEST: Final = Order(None, descending=True)
 
 @dataclass(frozen=True, kw_only=True)
 class SetRequest:
-    """The first `depth` images, or groups of them, `after` the one with this key and id. The search for the first page
-    looked for the `first` ones.
+    """The first `depth` images, or groups of them, `after` the one with this key, id and position. The search for the
+    first page looked for the `first` ones.
 
     `query` is `(1, dim)`, unit norm. Searches look `width` times as far as the index is tuned to. With `words` the set
     is what these find, and their scores are its order.
@@ -51,7 +53,7 @@ class SetRequest:
     order: Order
     group_by: Column | None
     facets: tuple[Column, ...]
-    after: tuple[Any, str] | None
+    after: tuple[Any, str, int] | None
     first: int
     depth: int = 0
 
@@ -64,12 +66,14 @@ class SetRequest:
 class Answer:
     """A page of a set of `total` images. `exact`: all images were compared, or the filter alone decides.
 
-    `keys` are what the matches are sorted by. `group_sizes` are of all groups, None without groups, `facets` of the
-    whole set, None if none was asked for. `end` is where the page ends, None if it is the last.
+    `keys` are what the matches are sorted by, `positions` are theirs in the index. `group_sizes` are of all groups,
+    None without groups, `facets` of the whole set, None if none was asked for. `end` is where the page ends, None if it
+    is the last.
     """
 
     matches: Sequence[Match]
     keys: Sequence[Any]
+    positions: Sequence[int]
     total: int
     exact: bool
     group_sizes: Mapping[Any, int] | None
@@ -96,12 +100,17 @@ class Hit:
     words: Mapping[str, tuple[str, ...]] | None = None
     vector_rank: int | None = None
 
+    @property
+    def place(self) -> tuple[Any, str, int]:
+        """What it is ordered by."""
+        return self.key, self.image_id, self.position
+
 
 @dataclass(frozen=True, kw_only=True)
 class SetPage:
     """The `total` of a set, whether that is `exact`, the hits of a page, the sizes of all groups, and its facets.
 
-    The next page is `after` the image with this key and id; None if it depends on all images before it.
+    The next page is `after` the image with this key, id and position; None if it depends on all images before it.
     """
 
     total: int
@@ -109,11 +118,11 @@ class SetPage:
     hits: Sequence[Hit]
     group_sizes: Mapping[Any, int]
     facets: Counts
-    after: tuple[Any, str] | None = None
+    after: tuple[Any, str, int] | None = None
 
     def of(self, hits: Sequence[Hit]) -> SetPage:
         """The page with these hits, after which the next one begins."""
-        return replace(self, hits=hits, after=(hits[-1].key, hits[-1].image_id) if hits else None)
+        return replace(self, hits=hits, after=hits[-1].place if hits else None)
 
     @classmethod
     def merged(cls, pages: Sequence[SetPage], request: SetRequest) -> SetPage:

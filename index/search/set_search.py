@@ -146,20 +146,20 @@ class SetSearch:
         ]
 
     def _best(self, members: Members, sign: int) -> list[_Row]:
-        """The first images by `sign` × key, and then by id."""
+        """The first images by `sign` × key, and then by id and position."""
         assert members.keys is not None  # the order is by score
         keys, slots, count = sign * members.keys, np.arange(len(members)), self.request.depth
         after: tuple[Any, ...] = ()
         if self.request.after is not None:
-            key, image_id = self.request.after
-            after = sign * key, image_id, len(members)
+            key, image_id, position = self.request.after
+            after = sign * key, image_id, position
             slots, count = np.flatnonzero(keys >= after[0]), count + int(np.count_nonzero(keys == after[0]))
         if count < len(slots):
             slots = slots[keys[slots] <= np.partition(keys[slots], count - 1)[count - 1]]
-        ids = self.segments.ids(members.positions[slots])
-        ranked = sorted(zip(keys[slots].tolist(), ids, slots.tolist(), strict=True))
+        positions = members.positions[slots]
+        ranked = sorted(zip(keys[slots].tolist(), self.segments.ids(positions), positions.tolist(), strict=True))
         page = ranked[bisect(ranked, after) :][: self.request.depth]
-        return [(sign * key, image_id, int(members.positions[slot]), None) for key, image_id, slot in page]
+        return [(sign * key, image_id, position, None) for key, image_id, position in page]
 
     def _sorted(self, table: pa.Table) -> list[_Row]:
         """The first images, or of each group the first."""
@@ -168,14 +168,15 @@ class SetSearch:
         source = "members" if request.group_by is None else _FIRST_OF_GROUPS.format(first=first)
         condition, values = "TRUE", dict[str, Any]()
         if request.after is not None:
-            further, (key, image_id) = "<" if order.descending else ">", request.after
-            condition, values = "key IS NULL AND image_id > $id", {"id": image_id}
+            further, (key, image_id, position) = "<" if order.descending else ">", request.after
+            later, values = "(image_id, position) > ($id, $position)", {"id": image_id, "position": position}
+            condition = f"key IS NULL AND {later}"
             if key is not None:
-                condition = f"(key {further} $key OR (key = $key AND image_id > $id) OR key IS NULL)"
+                condition = f"(key {further} $key OR (key = $key AND {later}) OR key IS NULL)"
                 values["key"] = key
         return _sql(
             f"SELECT key, image_id, position, grp FROM {source} WHERE {condition} "
-            f"ORDER BY key {direction} NULLS LAST, image_id LIMIT {request.depth}",
+            f"ORDER BY key {direction} NULLS LAST, image_id, position LIMIT {request.depth}",
             table,
             values,
         )
@@ -233,7 +234,7 @@ _Row: TypeAlias = tuple[Any, str, int, Any]
 """What an image is ordered by, its id, its position, and its group."""
 
 _FIRST_OF_GROUPS: Final = """(
-    SELECT members.key, min(image_id) AS image_id, arg_min(position, image_id) AS position, members.grp
+    SELECT members.key, min(image_id) AS image_id, arg_min(position, (image_id, position)) AS position, members.grp
     FROM members JOIN (SELECT grp, {first}(key) AS key FROM members GROUP BY grp) AS firsts
     ON members.grp IS NOT DISTINCT FROM firsts.grp AND members.key IS NOT DISTINCT FROM firsts.key
     GROUP BY members.key, members.grp

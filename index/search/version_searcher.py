@@ -104,7 +104,7 @@ class VersionSearcher:
         """
         _check_known(options)
         grouped = options.get("group_by") is not None
-        if after is not None and after.image_id is None and not grouped:
+        if after is not None and after.position is None and not grouped:
             options["offset"] = after.seen
         limits = QueryLimits.checked(k, options, exclude)
         after = after or Place(limits.offset, limits.depth)
@@ -129,6 +129,7 @@ class VersionSearcher:
         return Answer(
             matches=self._matches(page.hits, options.get("fields"), page.group_sizes),
             keys=[hit.key for hit in page.hits],
+            positions=[hit.position for hit in page.hits],
             total=page.total,
             exact=page.exact,
             group_sizes=page.group_sizes if grouped else None,
@@ -155,16 +156,16 @@ class VersionSearcher:
         page.require_facets(request)
         return page
 
-    def _after(self, after: Place, order: Order) -> tuple[Any, str] | None:
-        """The key and the id that a page comes after. OptionError for an image that the version does not have."""
-        if after.image_id is None:
+    def _after(self, after: Place, order: Order) -> tuple[Any, str, int] | None:
+        """The key, id and position that a page comes after. OptionError for a place that the version does not have."""
+        if after.position is None:
             return None
         if order.column is None and after.key is not None:
-            return after.key, after.image_id
-        positions = self._index.positions(text_array([after.image_id]))
-        if order.column is None or positions[0] < 0:
-            raise OptionError("after", after.image_id, f"the id of an image of index version {self.version}")
-        return self._index.sort_keys(positions, order.column)[0], after.image_id
+            return after.key, after.image_id, after.position
+        known = self._index.positions(text_array([after.image_id]))
+        if order.column is None or known[0] < 0 or after.position >= self.manifest.rows:
+            raise OptionError("after", after.image_id, f"an image at the end of a page of index version {self.version}")
+        return self._index.sort_keys(np.array([after.position]), order.column)[0], after.image_id, after.position
 
     def facets(self, filter: Mapping[str, Any] | None = None) -> Counts:
         """The columns whose values images share, and how many of the images that pass `filter` have each value.
@@ -244,8 +245,8 @@ class VersionSearcher:
 def _end(page: SetPage, order: Order, seen: int, first: int) -> Place:
     if page.after is None:
         return Place(seen, first)
-    key, image_id = page.after
-    return Place(seen, first, image_id, key if order.column is None else None)
+    key, image_id, position = page.after
+    return Place(seen, first, image_id, position, key if order.column is None else None)
 
 
 def _check_known(options: SearchOptions) -> None:

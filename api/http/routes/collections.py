@@ -1,9 +1,8 @@
 """Routes that list the server's collections, and search several of them."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Mapping
 from dataclasses import replace
-from functools import partial
 from typing import TypeVar
 from urllib.parse import quote
 
@@ -14,7 +13,7 @@ from starlette.datastructures import URL
 
 from api.documents import CollectionOut, CollectionsOut, CollectionsSearchResponse
 from api.errors import BODY_PROBLEMS, SEARCH_PROBLEMS, CollectionNotFound, Problem, invalid
-from api.http.merged_answers import have_one_model, merge, skipped
+from api.http.merged_answers import document, have_one_model
 from api.http.middleware.auth import KEY, require_collection
 from api.http.openapi import COLLECTIONS_BODY
 from api.http.problem_documents import problem_docs
@@ -23,12 +22,11 @@ from api.http.requests import COLLECTIONS_SEARCH
 from api.http.responses import json_response, model_out
 from api.observe.log import Stopwatch
 from api.search.collections import CollectionState
-from api.search.cursor import Cursor
 from api.search.engine import Engine
 from api.search.page import naming_option
-from api.search.query import Part, Query, options_in
+from api.search.query import Query, options_in
 from api.search.service import Answered, SearchService
-from index.search_options import MAX_K, Place
+from index.search_options import MAX_K, Place, is_set
 
 T = TypeVar("T")
 
@@ -53,44 +51,36 @@ def collection_routes(runner: QueryRunner) -> APIRouter:
     @router.post(
         "/search/collections",
         name="search_collections",
-        summary="The nearest images in several collections, merged by score, or by rank if their models differ",
+        summary="The nearest images in several collections as one; merged by rank if their models differ",
         response_model=CollectionsSearchResponse,
         responses=problem_docs(*BODY_PROBLEMS, *SEARCH_PROBLEMS, CollectionNotFound),
         openapi_extra={"requestBody": COLLECTIONS_BODY},
     )
     async def search(request: Request) -> Response:
         body = await bodies.json(request, COLLECTIONS_SEARCH.read)
-        names = list(dict.fromkeys(body["collections"]))
+        names = sorted({*body["collections"]})
         for name in names:
             require_collection(request.scope, name)
         services = {name: await runner.service_of(request, name) for name in names}
         query = await to_thread.run_sync(bodies.query_of, body)  # pictures in base64 may be large
-        _require_mergeable(query)
-        with naming_option():
-            cursor = query.cursor
-        engines = await _engines(services, cursor)
-        words = "only" if query.options.get("words") == "only" else "off"  # their ranks in several say little
-        parts = query.parts if words == "off" else ()
-        _require_any_model(parts, engines)
-        _require_same_types(query, engines)
-        runner.admit(request, query.parts, searches=len(names), cost=len(names))
-        watch = Stopwatch()
-        vectors = await runner.vectors(parts, services, engines, watch)
-        starts = cursor.places if cursor else {name: Place(seen=0, first=query.place.first) for name in names}
-        options = options_in({**query.options, "offset": 0, "cursor": None, "words": words})
-
-        async def answer_of(name: str) -> Answered:
-            ask = partial(runner.answer, service=services[name], engine=engines[name], vectors=vectors[name])
-            of = replace(query, options=options, start=starts[name])
-            return await _named(name, _first(skipped(query) + query.k, of, ask))
-
-        with watch.stage("search"):
-            answers = await asyncio.gather(*map(answer_of, names))
-        document = merge(dict(zip(names, answers, strict=True)), query, starts, watch=watch, limits=runner.limits)
-        if document["cursor"] is not None:
+        _require_no_ids(query)
+        engines = await _engines(services, query)
+        has_vectors = bool(query.parts) and query.options.get("words") != "only"
+        as_one, watch = have_one_model(engines) or not has_vectors, Stopwatch()
+        if not as_one:
+            _require_mergeable(query, engines)
+        runner.admit(request, query.parts, searches=1 if as_one else len(names), cost=len(names))
+        if as_one:
+            options = options_in({**query.options, "cursor": None})
+            page, engine = replace(query, options=options, start=query.place), Engine.joined([*engines.values()])
+            answers = [await runner.answer(page, services[names[0]], engine, watch)]
+        else:
+            answers = await _answers(runner, query, services, engines, watch)
+        answer = document(answers, engines, query, watch, runner.limits)
+        if answer["cursor"] is not None:
             for name in names:  # also of those that have no more matches
                 services[name].live.keep_for_pages(engines[name])
-        return json_response(document)
+        return json_response(answer)
 
     return router
 
@@ -108,26 +98,24 @@ def _collection_out(state: CollectionState, runner: QueryRunner) -> CollectionOu
     }
 
 
-def _require_any_model(parts: Sequence[Part], engines: Mapping[str, Engine]) -> None:
-    """Raises Problem for a vector if the collections have different models."""
-    for part in parts:
-        if part.vector is not None and not have_one_model(engines.values()):
-            expected = "a picture or words, because a vector is of one model, and these collections have several"
-            raise invalid(part.field_path.format("embedding"), expected, f"{len(part.vector)} numbers")
-
-
-async def _first(count: int, query: Query, answer: Callable[[Query], Awaitable[Answered]]) -> Answered:
-    """The first matches after the query's place, in parts, because an answer has no more than MAX_K."""
-    parts = list[Answered]()
-    for start in range(0, count, MAX_K):
-        options = options_in({**query.options, "k": min(MAX_K, count - start)})
-        place = replace(query.place, seen=query.place.seen + start)
-        parts.append(await answer(replace(query, options=options, start=place)))
-        if len(parts[-1].answer.matches) < MAX_K:
-            break
-    matches = [match for part in parts for match in part.answer.matches]
-    keys = [key for part in parts for key in part.answer.keys]
-    return parts[0]._replace(answer=replace(parts[0].answer, matches=matches, keys=keys))
+async def _answers(
+    runner: QueryRunner,
+    query: Query,
+    services: Mapping[str, SearchService],
+    engines: Mapping[str, Engine],
+    watch: Stopwatch,
+) -> list[Answered]:
+    """The first matches of each collection, by vectors alone: ranks of words are the same for all models."""
+    k, start = min(query.place.seen + query.k, MAX_K), Place(seen=0, first=query.place.first)
+    options = options_in({**query.options, "k": k, "offset": 0, "cursor": None, "words": "off"})
+    first = replace(query, options=options, start=start)
+    vectors = await runner.vectors(query.parts, services, engines, watch)
+    answers = [
+        _named(name, runner.answer(first, services[name], engine, Stopwatch(), vectors[name]))
+        for name, engine in engines.items()
+    ]
+    with watch.stage("search"):
+        return await asyncio.gather(*answers)
 
 
 async def _named(name: str, answer: Awaitable[T]) -> T:
@@ -138,11 +126,13 @@ async def _named(name: str, answer: Awaitable[T]) -> T:
         raise problem.with_detail(f"in {name}: {problem.detail}") from problem
 
 
-async def _engines(services: Mapping[str, SearchService], cursor: Cursor | None) -> dict[str, Engine]:
+async def _engines(services: Mapping[str, SearchService], query: Query) -> dict[str, Engine]:
     """The engine of each collection: the current one, or that of the page before. Raises Problem."""
+    with naming_option():
+        cursor = query.cursor
     if cursor is None:
         return {name: service.engine for name, service in services.items()}
-    if not cursor.editions.keys() == cursor.places.keys() == services.keys():
+    if cursor.editions.keys() != services.keys():
         raise invalid("cursor", "the cursor of an earlier answer of the same collections", str(cursor))
     return {
         name: await _named(name, to_thread.run_sync(service.live.engine_of, cursor.editions[name]))
@@ -150,9 +140,26 @@ async def _engines(services: Mapping[str, SearchService], cursor: Cursor | None)
     }
 
 
-def _require_same_types(query: Query, engines: Mapping[str, Engine]) -> None:
-    """Raises Problem for a column to sort, group or count by that has different types, and cannot be merged."""
+def _require_no_ids(query: Query) -> None:
+    """Raises Problem for an example that is the id of an image."""
+    for part in query.parts:
+        if part.image_id is not None:
+            expected = "a picture, words or a vector, because an id belongs to one collection: search it there"
+            raise invalid(part.field_path.format("id"), expected, part.image_id)
+
+
+def _require_mergeable(query: Query, engines: Mapping[str, Engine]) -> None:
+    """Raises Problem for a query whose matches in collections of different models cannot be merged: for a vector, for
+    diversity, and for a column to sort, group or count by that has different types.
+    """
     options = query.options
+    if is_set(options, "diversity"):
+        expected = "none, because these collections have different models, whose scores are not comparable"
+        raise invalid("diversity", expected, options.get("diversity"))
+    for part in query.parts:
+        if part.vector is not None:
+            expected = "a picture or words, because a vector is of one model, and these collections have several"
+            raise invalid(part.field_path.format("embedding"), expected, f"{len(part.vector)} numbers")
     named = [("sort", (options.get("sort") or "").removeprefix("-")), ("group_by", options.get("group_by"))]
     for option, name in [*named, *(("facets", each) for each in options.get("facets") or ())]:
         types = {engine.searcher.filterable.get(name or "") for engine in engines.values()} - {None}
@@ -164,13 +171,3 @@ def _family(type_name: str) -> str:
     """Types of one family compare with each other."""
     numbers = ("int", "uint", "float", "double", "halffloat", "decimal")
     return "number" if type_name.startswith(numbers) else "text" if "string" in type_name else type_name
-
-
-def _require_mergeable(query: Query) -> None:
-    """Raises Problem for a query whose matches in several collections cannot be merged."""
-    if diversity := query.options.get("diversity"):
-        raise invalid("diversity", "none, because matches of several collections are merged by score", diversity)
-    for part in query.parts:
-        if part.image_id is not None:
-            expected = "a picture, words or a vector, because an id belongs to one collection: search it there"
-            raise invalid(part.field_path.format("id"), expected, part.image_id)

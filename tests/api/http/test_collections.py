@@ -253,8 +253,9 @@ def test_matches_are_the_same_as_in_a_search_of_one_collection(client: TestClien
         ({"collections": ["art"], "id": "0.png"}, 422, "an id belongs to one collection"),
         ({"collections": ["art"], "queries": [{"id": "0.png"}]}, 422, "an id belongs to one collection"),
         ({"collections": ["art"], "text": "star", "k": 0}, 422, "k: expected"),
-        ({"collections": ["art"], "text": "star", "filter": {"page": 1}}, 422, "in art: filter: expected one of"),
-        ({"collections": ["art"], "text": "star", "diversity": 0.5}, 422, "diversity: expected none"),
+        ({"collections": ["art"], "text": "star", "filter": {"page": 1}}, 422, "filter: expected one of"),
+        ({"collections": ["art", "dogs"], "text": "star", "diversity": 0.5}, 422, "diversity: expected none"),
+        ({"collections": ["art", "dogs"], "text": "a", "filter": {"page": 1}}, 422, "in art: filter: expected one of"),
         (["art"], 422, "expected an object"),
     ],
 )

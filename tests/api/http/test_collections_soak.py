@@ -127,7 +127,7 @@ def picture(client: httpx.Client, caller: Holder, dice: random.Random) -> int:
 
 def search_two(client: httpx.Client, caller: Holder, dice: random.Random) -> int:
     names, number = dice.sample(sorted(caller.allowed), 2), dice.randrange(3)
-    body: dict[str, Any] = {"collections": names, "text": f"words {number}", "k": 6}
+    body: dict[str, Any] = {"collections": names, "text": f"words {number}", "words": "off", "k": 6}
     answer = client.post("/search/collections", json=body)
     assert answer.status_code == caller.expected(names), answer.text
     if answer.status_code == 200:

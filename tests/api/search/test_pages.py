@@ -1,28 +1,23 @@
-"""Pages of a set over HTTP: cursors stay in one index version while others go live; several collections as one."""
+"""Pages of a set over HTTP: cursors stay in one index version while others go live."""
 
-import base64
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pytest
 from fastapi.testclient import TestClient
 
-from api.build_service import build_collections
 from api.http.app import create_app
-from api.http.routes import collections as routes
 from api.search import engine
 from api.search.service import SearchService
-from api.settings import RequestLimits, ServeSettings
+from api.settings import RequestLimits
 from index.collection import Collection
 from jobs.embedding.model_source import model_record
 from tests.support.collections.hand_made import add_version, rows, unit_vectors
 from tests.support.collections.small_collection import followed_service
 from tests.support.fake_embedder import FakeEmbedder
-from tests.support.servers.clients import ids, refusal, search
+from tests.support.servers.clients import ids, search
 
 COUNT, DIM = 60, FakeEmbedder().identity.dim
 VECTOR = unit_vectors(1, seed=5, dim=DIM)[0].tolist()
@@ -149,74 +144,6 @@ def test_a_form_and_a_url_take_the_options_too(client: TestClient) -> None:
     assert client.get("/search").json()["total"] == COUNT
 
 
-@pytest.mark.parametrize("body", [each for each in SEARCHES if "text" not in each and "distinct" not in each], ids=str)
-def test_several_collections_answer_as_one(tmp_path: Path, body: dict[str, Any]) -> None:
-    for number, name in enumerate(("a", "b", "c")):
-        add(tmp_path / "several" / name, 20 * number, 20, seed=number)
-    whole = tmp_path / "whole"
-    for number in range(3):
-        add(whole, 20 * number, 20, seed=number)
-    several = build_collections(
-        ServeSettings(collection=str(tmp_path / "several")), load_model=lambda _: FakeEmbedder()
-    )
-    names = {"collections": ["a", "b", "c"]}
-    with (
-        TestClient(create_app(several, limits=RequestLimits(max_k=7))) as client,
-        TestClient(create_app(followed_service(whole))) as one,
-    ):
-        expected = search(one, **body, k=COUNT, facets=["label"])
-        pages = [search(client, "/search/collections", **names, **body, k=7, facets=["label"])]
-        while pages[-1]["cursor"] is not None:
-            cursor = pages[-1]["cursor"]
-            pages.append(search(client, "/search/collections", **names, **body, k=7, cursor=cursor, facets=["label"]))
-    assert ids(*pages) == ids(expected)
-    for name in ("total", "exact", "groups", "facets"):
-        assert all(page[name] == expected[name] for page in pages)
-    sizes = [match["group_size"] for page in pages for match in page["matches"]]
-    assert sizes == [match["group_size"] for match in expected["matches"]]
-
-
-EQUALS = (
-    {"embedding": VECTOR},
-    {"embedding": VECTOR, "offset": 2, "sort": "score"},
-    {"embedding": VECTOR, "distinct": 1},
-    {"text": "owl", "words": "only"},
-    {"sort": "-label"},
-)
-
-
-@pytest.mark.parametrize("body", EQUALS, ids=str)
-def test_pages_of_several_collections_with_equal_scores_and_ids(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: dict[str, Any]
-) -> None:
-    """Disjoint and complete while versions go live, also of a collection that the first page has as a whole."""
-    for name, count in (("a", 20), ("b", 20), ("c", 2)):
-        vectors = np.tile(unit_vectors(2, dim=DIM), (10, 1))[:count]
-        if "distinct" in body:
-            vectors = unit_vectors(count, seed=count, dim=DIM)
-        table = rows([f"{n:03}" for n in range(count)], vectors, metadata={"label": pa.array(["owl"] * count)})
-        collection = Collection.create_or_open(str(tmp_path / name))
-        add_version(collection, table, model=model_record(FakeEmbedder().identity))
-    several = build_collections(ServeSettings(collection=str(tmp_path)), load_model=lambda _: FakeEmbedder())
-    body = {"collections": ["c", "b", "a"]} | body
-    skipped = body.pop("offset", 0)
-    with TestClient(create_app(several)) as client:
-        whole = search(client, "/search/collections", **body, k=42, offset=skipped)["matches"]
-        pages = [search(client, "/search/collections", **body, k=5, offset=skipped)]
-        for name in ("a", "b", "c"):
-            add(tmp_path / name, 100, 30)
-            several.open_services[name].live.refresh()
-        while (cursor := pages[-1]["cursor"]) is not None:
-            pages.append(search(client, "/search/collections", **body, k=4, cursor=cursor))
-        assert [match for page in pages for match in page["matches"]] == whole
-        assert len({(match["collection"], match["image_id"]) for match in whole}) == 42 - skipped
-        monkeypatch.setattr(engine, "_PAGES_S", 0.0)
-        several.open_services["b"].live.refresh()
-        gone = client.post("/search/collections", json=body | {"cursor": pages[0]["cursor"]})
-        assert refusal(gone) == (410, "version-gone")
-        assert gone.json()["detail"].startswith("in b: this server has index version 000002 now")
-
-
 def test_a_time_beyond_pythons_years_is_sorted_too(tmp_path: Path) -> None:
     """Such as a database's infinity."""
     ids = [f"{number:02}" for number in range(30)]
@@ -234,55 +161,6 @@ def test_a_time_beyond_pythons_years_is_sorted_too(tmp_path: Path) -> None:
         groups = search(client, group_by="taken")
         assert {match["group"]: match["group_size"] for match in groups["matches"]} == {None: 20, "1970-01-01": 10}
         assert groups["groups"] == 2
-
-
-@pytest.mark.parametrize("field", ["editions", "places"])
-@pytest.mark.parametrize("forgery", ["{broken", {"a": 5, "b": None}, {"a": [], "b": {}}, {"a": "x"}, {}], ids=str)
-def test_forged_cursors_of_several_collections_are_refused(tmp_path: Path, field: str, forgery: Any) -> None:
-    for name in ("a", "b"):
-        add(tmp_path / name, 0, 20)
-    several = build_collections(ServeSettings(collection=str(tmp_path)), load_model=lambda _: FakeEmbedder())
-    with TestClient(create_app(several)) as client:
-        page = search(client, "/search/collections", collections=["a", "b"], k=3)
-        known = json.loads(base64.urlsafe_b64decode(page["cursor"] + "=="))
-        forged = base64.urlsafe_b64encode(json.dumps(known | {field: forgery}).encode()).decode()
-        body = {"collections": ["a", "b"], "k": 3, "cursor": forged}
-        refused = client.post("/search/collections", json=body)
-        assert (refused.status_code, "cursor" in refused.json()["detail"]) == (422, True)
-
-
-def test_groups_beyond_the_longest_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for number, name in enumerate("ab"):
-        add(tmp_path / name, 10 * number, 20)
-    several = build_collections(ServeSettings(collection=str(tmp_path)), load_model=lambda _: FakeEmbedder())
-    monkeypatch.setattr(routes, "MAX_K", 4)
-    body = {"collections": ["a", "b"], "group_by": "image_id", "k": 7}
-    with TestClient(create_app(several)) as client:
-        pages = [search(client, "/search/collections", **body)]
-        while (cursor := pages[-1]["cursor"]) is not None:
-            pages.append(search(client, "/search/collections", **body, cursor=cursor))
-    assert ids(*pages) == [f"{number:03}" for number in range(30)]
-
-
-def test_columns_of_different_types_are_not_merged(tmp_path: Path) -> None:
-    for name, values in (("a", pa.array([1, 2])), ("b", pa.array(["x", "y"]))):
-        table = rows(["0", "1"], unit_vectors(2, dim=DIM), metadata={"mixed": values})
-        collection = Collection.create_or_open(str(tmp_path / name))
-        add_version(collection, table, model=model_record(FakeEmbedder().identity))
-    several = build_collections(ServeSettings(collection=str(tmp_path)), load_model=lambda _: FakeEmbedder())
-    with TestClient(create_app(several)) as client:
-        for option in ({"sort": "mixed"}, {"group_by": "mixed"}, {"facets": ["mixed"]}):
-            refused = client.post("/search/collections", json={"collections": ["a", "b"], **option})
-            assert "the same type in all collections" in refused.json()["detail"]
-
-
-def test_words_alone_are_found_in_several_collections(tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        add(tmp_path / name, 0, 20)
-    several = build_collections(ServeSettings(collection=str(tmp_path)), load_model=lambda _: FakeEmbedder())
-    with TestClient(create_app(several)) as client:
-        answer = search(client, "/search/collections", collections=["a", "b"], text="owl", words="only", k=40)
-        assert (answer["total"], {match["metadata"]["label"] for match in answer["matches"]}) == (12, {"owl"})
 
 
 def test_a_diverse_page_has_a_cursor_only_as_deep_as_the_option_goes(client: TestClient) -> None:
