@@ -29,10 +29,10 @@ _MAX_VALUES = 100_000
 
 @dataclass(frozen=True)
 class Filter:
-    """A condition on the columns of a row. Filters are equal if their keys are."""
+    """A condition on the columns of a row. Filters of one schema are equal if their keys are."""
 
     key: str
-    """The expression and the types of its columns as canonical JSON."""
+    """The expression as canonical JSON."""
     expression: Mapping[str, Any] = field(compare=False, repr=False)
     """As JSON has it."""
     tree: Condition = field(compare=False, repr=False)
@@ -57,8 +57,13 @@ class Filter:
             known = list_columns(by_name.values())
             message = f"{error}; columns that can be filtered: {known}"
             raise FilterError(message, error.expected or f"one of the columns {known}", error.got) from error
-        types = {each.column.name: str(each.column.type) for each in comparisons(tree)}
-        return cls(json.dumps([plain, types], sort_keys=True), plain, tree)
+        return cls(json.dumps(plain, sort_keys=True), plain, tree)
+
+    @property
+    def typed_key(self) -> str:
+        """The same for filters of all schemas that select the same rows of a segment."""
+        types = {each.column.name: str(each.column.type) for each in comparisons(self.tree)}
+        return f"{self.key} {json.dumps(types, sort_keys=True)}"
 
     def mask(self, batch: pa.RecordBatch, known: Mapping[Comparison, Mask] | None = None) -> Mask:
         """Which rows match, `(len(batch),)`. Missing columns are null, others cast; CollectionError if that fails.

@@ -53,7 +53,7 @@ class SegmentedIndex:
 
     @cachedmethod(
         attrgetter("_passing_by_filter"),
-        key=lambda _, where: hashlib.sha256(where.key.encode()).digest(),
+        key=lambda _, where: hashlib.sha256(where.typed_key.encode()).digest(),
         lock=attrgetter("_lock"),
     )
     def _passing(self, where: Filter) -> list[Eligible]:

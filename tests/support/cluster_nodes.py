@@ -78,4 +78,4 @@ def assert_rows_are_the_same(found: pa.Table, expected: pa.Table) -> None:
         assert found[column].to_pylist() == expected[column].to_pylist(), column
     assert found["embedding"].is_null().to_pylist() == expected["embedding"].is_null().to_pylist()
     mine, other = (np.array(table["embedding"].drop_null().to_pylist()) for table in (found, expected))
-    np.testing.assert_allclose(mine, other, atol=5e-3)  # some may be computed in bf16
+    np.testing.assert_allclose(mine, other, atol=1e-2)  # in bf16 or int8, as is fastest

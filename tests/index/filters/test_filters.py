@@ -244,9 +244,10 @@ def test_filters_are_equal_if_their_canonical_json_is() -> None:
     other = Filter.parse({"label": "é", "width": {"$lt": 9, "$gt": 1}}, BATCH.schema)
     assert one == other
     assert len({one, other, Filter.parse({"label": "é"}, BATCH.schema)}) == 2
-    assert json.loads(one.key)[0] == {"width": {"$gt": 1, "$lt": 9}, "label": "é"}
+    assert json.loads(one.key) == {"width": {"$gt": 1, "$lt": 9}, "label": "é"}
     widths = [Filter.parse({"width": 1}, pa.schema({"width": kind})) for kind in (pa.int32(), pa.float64())]
-    assert widths[0] != widths[1]
+    assert widths[0].key == widths[1].key
+    assert widths[0].typed_key != widths[1].typed_key
     assert repr(one) == f"Filter(key={one.key!r})"
 
 
@@ -259,7 +260,7 @@ def test_a_filter_knows_its_columns() -> None:
 def test_equal_sets_make_equal_filters() -> None:
     words = [f"{number}" for number in range(100)]
     keys = {Filter.parse({"label": {"$in": each}}, BATCH.schema).key for each in ({*words}, frozenset(reversed(words)))}
-    assert [json.loads(key)[0] for key in keys] == [{"label": {"$in": sorted(words, key=repr)}}]
+    assert keys == {json.dumps({"label": {"$in": sorted(words, key=repr)}})}
 
 
 def test_a_filter_does_not_change_with_its_expression() -> None:

@@ -11,7 +11,7 @@ from embedder.images.decode import decode_image
 from index.collection import Collection
 from index.search import Searcher
 from jobs.errors import OtherModelError
-from tests.support.nights.reembed_nights import BF16, BROKEN, DEMO, Nights, load_once
+from tests.support.nights.reembed_nights import BROKEN, DEMO, PRECISION, Nights, load_once
 
 BOXES = ((0, 0, 0.55, 0.55), (0.45, 0, 0.55, 0.55), (0, 0.45, 0.55, 0.55), (0.45, 0.45, 0.55, 0.55))
 
@@ -42,7 +42,7 @@ def test_a_picture_is_decoded_once_and_its_tiles_are_its_crops(nights: Nights) -
         crops = [model.crop, *(replace(model.crop, region=box) for box in BOXES)]
         expected = model.embed_images(np.stack([decode_image(data, crop).pixels for crop in crops]))
         np.testing.assert_allclose(
-            np.array([row["embedding"], *np.split(np.array(row["tiles"]), 4)]), expected, atol=BF16
+            np.array([row["embedding"], *np.split(np.array(row["tiles"]), 4)]), expected, atol=PRECISION
         )
     assert rows[-1] == {"image_id": "broken.jpg", "embedding": None, "tiles": None}
 

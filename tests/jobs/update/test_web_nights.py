@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from tests.support.collections.storage_steps import KilledError, at, expire, is_number, kill
-from tests.support.nights.reembed_nights import BF16, DEMO, Nights, assert_search_is_exact, bmp, vector_of
+from tests.support.nights.reembed_nights import DEMO, PRECISION, Nights, assert_search_is_exact, bmp, vector_of
 from tests.support.nights.web_hosts import State, WebHosts, web_hosts
 
 pytestmark = pytest.mark.timeout(3000)
@@ -167,4 +167,4 @@ def test_rows_follow_the_web(tmp_path: Path, addresses: int, hosts: int, nights:
         for row in drawn.sample([row for row in rows if row["embedding"]], 50):
             seed = web.known[row["uri"]].row
             assert isinstance(seed, int)
-            np.testing.assert_allclose(row["embedding"], vector_of(bmp(seed), DEMO), atol=BF16)
+            np.testing.assert_allclose(row["embedding"], vector_of(bmp(seed), DEMO), atol=PRECISION)
