@@ -127,7 +127,8 @@ class Select:
         column = self.spec.balance
         if column is None:
             return None
-        known = {each.name: each for each in map(Column.of, self._segments.schema) if can_sort(each)}
+        named = map(self._segments.schema.field, self._columns.searcher.filterable)
+        known = {each.name: each for each in map(Column.of, named) if can_sort(each)}
         if column not in known:
             raise UsageError(f"--balance is {column!r}: expected a column with single values: {', '.join(known)}")
         batches = self._segments.batches_at(positions, [column])

@@ -177,7 +177,10 @@ def test_a_killed_selection_is_made_by_the_next(collection: Collection, run: Run
         (["--prune", "0.9", "--balance", "label"], "go with -n"),
         (["-n", "61"], "expected at most 60"),
         (["-n", "5", "--balance", "colour"], "--balance is 'colour': expected a column"),
-        (["-n", "5", "--balance", "nested"], "--balance is 'nested': expected a column"),
+        (
+            ["-n", "5", "--balance", "nested"],
+            "height, format, label, doubtful",
+        ),
         (["-n", "5", "--diverse", "0"], "a weight above 0"),
         (["-n", "5", "--diverse", "1e38", "--typical", "1e38"], "less than or equal to 1000000"),
         (["-n", "5", "--filter", '{"colour": 1}'], "colour"),
