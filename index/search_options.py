@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, Final, TypeGuard, get_type_hints
@@ -187,6 +187,15 @@ class QueryLimits:
     def is_by_rank(self) -> bool:
         """Whether what a page has depends on all matches before it."""
         return self.distinct is not None or self.diversity > 0
+
+
+def column_names(option: str, names: object) -> tuple[str, ...]:
+    """The columns that an option lists, none for None. OptionError for anything but a list of texts."""
+    if names is None:
+        return ()
+    if isinstance(names, str) or not isinstance(names, Collection) or not all(isinstance(name, str) for name in names):
+        raise OptionError(option, names, "a list of columns")
+    return tuple(names)
 
 
 def checked_min_score(value: object) -> float:

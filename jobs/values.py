@@ -149,7 +149,10 @@ def sentence(error: "ErrorDetails") -> str:
 
 
 _IN_PLAIN_WORDS = {
-    "string_too_short": "is empty",
+    **dict.fromkeys(("string_too_short", "too_short"), "is empty"),
+    **dict.fromkeys(("dict_type", "model_type", "model_attributes_type"), "expected a mapping of fields to values"),
+    **dict.fromkeys(("list_type", "tuple_type"), "expected a list"),
+    "string_type": "expected text",
     "string_unicode": "is not UTF-8",
     "missing": "is missing",
     "byte_size": "expected a size such as 600MB, 2GiB or a number of bytes",

@@ -90,13 +90,23 @@ def search_body(search: Search) -> Body:
 def search_json(search: Search) -> str:
     document = _json_example(search)
     if "queries" in document:
-        document["queries"] = [_json_example(example) for example in document["queries"]]
+        document["queries"] = [_json_example(example) for example in examples_in(document["queries"])]
     return to_json(document)
+
+
+def examples_in(queries: object) -> Sequence[Example]:
+    """The examples of a mix. TypeError for anything but a list of mappings, such as a data frame."""
+    if isinstance(queries, Sequence) and all(isinstance(example, Mapping) for example in queries):
+        return queries
+    raise TypeError(f'got {queries!r:.80} in queries: expected a list of examples, such as [{{"id": "a.jpg"}}]')
 
 
 def to_json(value: object) -> str:
     """A value as JSON. Raises ValueError for NaN or infinity, TypeError for other values that JSON cannot represent."""
-    return json.dumps(value, default=json_value, allow_nan=False)
+    try:
+        return json.dumps(value, default=json_value, allow_nan=False)
+    except ValueError as error:
+        raise ValueError(f"expected a search without NaN and infinity, which JSON cannot hold ({error})") from error
 
 
 def image_base64(image: ImageLike) -> str:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from api.build_service import load_recorded
-from api.client.query import Example, Search, Sources, image_bytes, vector_of, with_options
+from api.client.query import Example, Search, Sources, examples_in, image_bytes, vector_of, with_options
 from api.documents import SOURCE_FIELDS
 from api.errors import TextNotSupported
 from api.explore.exploration import Exploration
@@ -263,14 +263,12 @@ class Likeness:
             return [{**only, "crop": crop}]
         if crop is not None:
             raise TypeError("got crop beside queries: expected it in one of the queries")
-        if not mixed:
+        if not (examples := examples_in(mixed)):
             raise TypeError("got no queries: expected a list of one or more")
-        return mixed
+        return examples
 
     def _query_part(self, example: Example) -> QueryPart:
         """A part of a query with a caption, its picture fetched and the model that it needs loaded."""
-        if not isinstance(example, Mapping):
-            raise TypeError(f'got {example!r:.80} in queries: expected examples, such as {{"id": "a.jpg"}}')
         fields: dict[str, Any] = {name: value for name, value in example.items() if value is not None}
         crop: Sequence[float] | None = fields.pop("crop", None)
         if crop is not None and np.shape(crop) != (4,):

@@ -202,9 +202,10 @@ class LiveEngine:
                 if engine.searcher.manifest.edition == edition:
                     return engine
             self.refresh(now=False)  # another process of the server may have a newer version
+        version, other = self.engine.searcher.version, edition.partition(" ")[0]
         raise VersionGone(
-            f"this server has index version {self.engine.searcher.version} now, and the cursor is of version "
-            f"{abbreviate(edition.partition(' ')[0])}: search again without it"
+            f"this server has index version {version} now, and the cursor is of "
+            f"{'another index' if other in ('', version) else f'version {abbreviate(other)}'}: search again without it"
         )
 
     def keep_for_pages(self, engine: Engine) -> None:

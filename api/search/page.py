@@ -16,7 +16,8 @@ from index.errors import FilterError, OptionError, QueryError
 from index.queries import QueryKind, mix
 from index.search import VersionSearcher
 from index.search.result_set import Answer
-from index.search_options import MAX_DIVERSE, MAX_K, is_set
+from index.search_options import MAX_DIVERSE, MAX_K, column_names, is_set
+from index.words.text import any_terms
 
 PICTURE_FIELDS: Final = frozenset({"width", "height", "size", "modified"})
 """Columns besides the metadata that `fields` may name."""
@@ -61,8 +62,12 @@ def _check_words(query: Query) -> None:
         return
     if query.words is None:
         raise invalid("words", "auto or off, or a search by text alone", "only")
-    if not query.words.strip():
-        raise invalid(query.parts[0].field_path.format("text"), "words that say what to look for", query.words)
+    if not any_terms(query.words):
+        raise invalid(
+            query.parts[0].field_path.format("text"),
+            "words that say what to look for, of letters or digits",
+            query.words,
+        )
     for name in OF_VECTORS:
         if is_set(query.options, name):
             expected = "none with words: only, which compares no vectors"
@@ -100,10 +105,10 @@ def check_fields(searcher: VersionSearcher, fields: Sequence[str] | None) -> Non
     """Raises Problem, which names the `fields` that no match can have. None stands for all metadata columns."""
     if fields is None:
         return
-    if isinstance(fields, str):
-        raise invalid("fields", "a list of columns", fields)
+    with naming_option():
+        names = column_names("fields", fields)
     known = sorted((searcher.filterable.keys() - FIXED_COLUMNS) | PICTURE_FIELDS)
-    wrong = [name for name in fields if name not in known]
+    wrong = [name for name in names if name not in known]
     if wrong:
         expected = f"only {', '.join(known)}"
         raise invalid_fields([{"field": "fields", "expected": expected, "got": abbreviate(name)} for name in wrong])

@@ -1,9 +1,10 @@
 """A parsed query, and its result."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, cast, overload
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, cast, get_args, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +34,8 @@ OF_VECTORS: Final = ("min_score", "min_percentile", "distinct", "diversity")
 """Options that are about vectors and their scores."""
 _ONE_LIST: Final = (*OF_VECTORS, "sort", "group_by")
 """With these, vectors and words do not become one list."""
+Words = Literal["auto", "off", "only"]
+_WORDS: Final = get_args(Words)
 _OF_A_PAGE: Final = frozenset({"k", "offset", "fields", "facets", "cursor", "allow_partial"})
 
 
@@ -57,7 +60,7 @@ class QueryOptions(SearchOptions, total=False):
         ),
     ]
     words: Annotated[
-        Literal["auto", "off", "only"],
+        Words,
         Field(
             description="whether a search by `text` also looks for images that have these words in a column of text, "
             "such as captions, or in the name of a file: `auto`, the default, ranks both as one list if the best come "
@@ -108,6 +111,10 @@ class Part:
     weight: float = 1.0
     field_path: str = "{}"
 
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.weight):
+            raise OptionError(self.field_path.format("weight"), self.weight, "a finite number")
+
     @property
     def needs_fetch(self) -> bool:
         """Whether a picture has to be fetched: from a URL, or for a crop of an image of the index."""
@@ -140,7 +147,9 @@ class Query:
     """Where the page begins if there is no cursor."""
 
     def __post_init__(self) -> None:
-        QueryLimits.checked(self.k, self.search_options)
+        QueryLimits.checked(self.options.get("k", DEFAULT_K), self.search_options)
+        if (words := self.options.get("words", "auto")) not in _WORDS:
+            raise OptionError("words", words, f"one of {', '.join(_WORDS)}")
         if (percentile := self.options.get("min_percentile")) is not None:
             checked_number("min_percentile", percentile, QueryOptions)
         if self.options.get("cursor") is not None and self.offset:
@@ -175,11 +184,11 @@ class Query:
 
     @property
     def k(self) -> int:
-        return self.options.get("k", DEFAULT_K)
+        return int(self.options.get("k", DEFAULT_K))
 
     @property
     def offset(self) -> int:
-        return self.options.get("offset", 0)
+        return int(self.options.get("offset", 0))
 
     @property
     def search_options(self) -> SearchOptions:

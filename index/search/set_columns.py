@@ -13,7 +13,7 @@ from index.errors import OptionError
 from index.filters.columns import OPAQUE, Column, list_columns
 from index.filters.facets import is_countable
 from index.search.result_set import Order
-from index.search_options import BEST_FIRST, SearchOptions, is_set
+from index.search_options import BEST_FIRST, SearchOptions, column_names, is_set
 
 _SCORE: Final = "score"
 _OF_A_QUERY: Final = ("min_score", "distinct", "diversity")
@@ -35,13 +35,13 @@ class SetColumns:
                         name, options.get(name), "a query with it, because there are no scores without one"
                     )
         is_ranked = has_query or has_words
-        group_by, facets = options.get("group_by"), options.get("facets") or ()
-        if isinstance(facets, str) or not all(isinstance(name, str) for name in facets):
-            raise OptionError("facets", facets, "a list of columns")
+        group_by, facets = options.get("group_by"), options.get("facets")
         return cls(
             _order(schema, options.get("sort") or (BEST_FIRST if is_ranked else "image_id"), is_ranked=is_ranked),
             None if group_by is None else _column(schema, "group_by", group_by, can_group),
-            tuple(_column(schema, "facets", name, _can_count) for name in dict.fromkeys(facets)),
+            tuple(
+                _column(schema, "facets", name, _can_count) for name in dict.fromkeys(column_names("facets", facets))
+            ),
         )
 
 

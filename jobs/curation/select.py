@@ -18,7 +18,9 @@ from index.arrays import Positions
 from index.collection import Collection
 from index.collection.annotations import SELECT
 from index.collection.catalog.catalog import Catalog
-from index.collection.rows import is_list, number_array, numbers_of, text_array
+from index.collection.rows import number_array, numbers_of, text_array
+from index.filters.columns import Column
+from index.search.set_columns import can_sort
 from index.segments.segmented_index import SegmentedIndex
 from jobs.annotation.computed import ComputedColumns
 from jobs.annotation.publish import publish
@@ -126,11 +128,12 @@ class Select:
         column = self.spec.balance
         if column is None:
             return None
-        known = self._columns.searcher.filterable
-        if column not in known or is_list(self._segments.schema.field(column).type):
-            names = ", ".join(name for name in known if not is_list(self._segments.schema.field(name).type))
-            raise UsageError(f"--balance is {column!r}: expected a column with single values: {names}")
-        values = self._segments.table_at(positions, (column,))[column].combine_chunks().dictionary_encode()
+        named = map(self._segments.schema.field, self._columns.searcher.filterable)
+        known = {each.name: each for each in map(Column.of, named) if can_sort(each)}
+        if column not in known:
+            raise UsageError(f"--balance is {column!r}: expected a column with single values: {', '.join(known)}")
+        batches = self._segments.batches_at(positions, [column])
+        values = pa.chunked_array(map(known[column].sortable, batches)).combine_chunks().dictionary_encode()
         return numbers_of(values.indices.cast(pa.int64()).fill_null(len(values.dictionary)))
 
 

@@ -22,10 +22,14 @@ class SelectSpec(BaseModel):
         None, ge=-1, le=1, description="keep one of each group of images with this cosine or more between them: 0.95"
     )
     diverse: float = Field(
-        1.0, ge=0, allow_inf_nan=False, description="with -n: the weight of the distance from other picks"
+        1.0, ge=0, le=1_000_000, allow_inf_nan=False, description="with -n: the weight of the distance from other picks"
     )
     typical: float = Field(
-        0.0, ge=0, allow_inf_nan=False, description="with -n: the weight of the closeness to the middle of a cluster"
+        0.0,
+        ge=0,
+        le=1_000_000,
+        allow_inf_nan=False,
+        description="with -n: the weight of the closeness to the middle of a cluster",
     )
     balance: str | None = Field(
         None, description="with -n: a column; the same number of picks for each of its values, as far as there are any"

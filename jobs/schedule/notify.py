@@ -86,6 +86,8 @@ def _why(error: Exception) -> str:
         return str(error)
     if isinstance(error, (requests.ConnectionError, requests.Timeout)):
         return f"it cannot be reached, or gives no answer within {TIMEOUT_S:g} seconds"
+    if isinstance(error, ValueError):
+        return "its address is invalid: expected http:// or https://, a host, and a port of at most 65535 if it has one"
     return type(error).__name__
 
 

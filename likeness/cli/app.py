@@ -4,6 +4,7 @@ Commands import what they need when they run: FastAPI, Ray and torch each take s
 and pydantic's models a tenth of one.
 """
 
+import errno
 import io
 import os
 import signal
@@ -31,7 +32,13 @@ from likeness.cli.search import evaluate, info, rejects, search
 from likeness.cli.select import select
 from likeness.cli.serve import keys, serve
 
-_DISK_FULL_ADVICE = "free some space there and run the same command again; what was complete before is unchanged"
+_ADVICE: Final = {
+    **dict.fromkeys(
+        DISK_FULL, "free some space there and run the same command again; what was complete before is unchanged"
+    ),
+    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "expected a place that this user may read and write"),
+}
+"""By a system's error, what to do."""
 
 
 def main() -> None:
@@ -61,8 +68,8 @@ def main() -> None:
         _fail(error, os.EX_TEMPFAIL)
     # OSError: no permission to read or write, or a bucket or cluster that does not exist.
     except (JobError, CollectionError, EmbedderError, ApiError, OSError) as error:
-        disk_full = isinstance(error, OSError) and error.errno in DISK_FULL
-        _fail(f"{error}: {_DISK_FULL_ADVICE}" if disk_full else error, 2)
+        advice = isinstance(error, OSError) and _ADVICE.get(error.errno or 0)
+        _fail(f"{error}: {advice}" if advice else error, 2)
 
 
 def _run() -> None:

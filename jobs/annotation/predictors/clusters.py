@@ -16,6 +16,7 @@ from index.collection.records import Learned, ModelRecord
 from index.collection.rows import EMBEDDING, TEXT, vectors_of
 from jobs.annotation.predictor import Batch, Columns, Recipe, fingerprint_of
 from jobs.annotation.predictors.labels import text_embedding
+from jobs.errors import UsageError
 from jobs.indexing.query_texts import CAPTION_COLUMNS, LABEL_COLUMNS, sample_rows
 from jobs.spec import AnnotationSpec
 from jobs.values import MAX_CLUSTERS
@@ -50,6 +51,8 @@ def _learn(
     sample = pa.Table.from_batches(sample_rows(live, *_SAMPLED).embedded(annotations=others))
     vectors = vectors_of(sample[EMBEDDING])
     count = _automatic_count(len(live)) if spec.clusters == "auto" else int(spec.clusters or 0)
+    if count > len(vectors):
+        raise UsageError(f"--clusters is {count:,}: expected at most {len(vectors):,}, the number of images, or auto")
     centres, nearest = clusters.cluster(vectors, count)
     labels, captions = (_texts(sample, names) for names in (LABEL_COLUMNS, CAPTION_COLUMNS))
     if spec.labels:

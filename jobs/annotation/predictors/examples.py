@@ -97,7 +97,7 @@ def train_heads(examples: Mapping[str, str], live: LiveRows) -> Learned:
     labels: npt.NDArray[Any] = np.array([examples[image_id] for image_id in ids])
     counts = {label: int(np.sum(labels == label)) for label in sorted({*examples.values()})}
     if len(counts) < 2 or min(counts.values()) < _MIN_EXAMPLES:
-        shown = ", ".join(f"{count} of {label}" for label, count in counts.items())
+        shown = ", ".join(f"{count} of {label}" for label, count in counts.items()) or "none"
         raise UsageError(
             f"expected at least {_MIN_EXAMPLES} examples each of two or more labels, got {shown}"
             + (f"; {there}: expected ids as `likeness search` shows them" if missing else "")
@@ -152,7 +152,7 @@ def _read(path: str) -> Iterator[tuple[str, str]]:
         raise UsageError(f"--examples is {path}, line {line}: {problem}")
     columns: list[Any] = [as_text(table[name]).to_pylist() for name in (_ID, _LABEL)]
     for number, (image_id, label) in enumerate(zip(*columns, strict=True), start=1):
-        if not image_id or not (label or "").strip():
+        if not image_id or (label or "").strip() in ("", "NaN", "nan"):  # as Python and pandas write a missing value
             raise UsageError(
                 f"--examples is {path}: example {number} has no {_LABEL if image_id else _ID}: expected {expected}"
             )

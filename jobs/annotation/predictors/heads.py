@@ -82,11 +82,12 @@ def _linear(data: bytes, dim: int) -> Run:
         tensors = load(data)
     except (SafetensorError, TypeError, KeyError) as error:  # TypeError: NumPy has no bfloat16
         raise ValueError(f"it cannot be read ({error}): expected safetensors of float32 or float16") from error
-    named = {name.rpartition(".")[2].rstrip("_"): tensor.astype(np.float32) for name, tensor in tensors.items()}
+    with np.errstate(over="ignore"):  # infinite weights are refused
+        named = {name.rpartition(".")[2].rstrip("_"): tensor.astype(np.float32) for name, tensor in tensors.items()}
     weights, biases = ([named[name] for name in names if name in named] for names in (_WEIGHTS, _BIASES))
     weight, bias = (np.atleast_2d(weights[0]) if weights else np.empty(0)), (biases or [np.zeros(1, np.float32)])[0]
     layer = len(weights) == 1 and len(biases) < 2 and len(weights) + len(biases) == len(tensors)
-    if not layer or weight.shape[1:] != (dim,) or bias.size not in {1, len(weight)}:
+    if not layer or not weight.size or weight.shape[1:] != (dim,) or bias.size not in {1, len(weight)}:
         shapes = ", ".join(f"{name} {tensor.shape}" for name, tensor in sorted(tensors.items())) or "nothing"
         raise ValueError(
             f"it has {shapes}: expected one layer, with a weight (outputs, {dim}) and a bias (outputs,); export deeper "

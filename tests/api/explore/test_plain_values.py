@@ -16,11 +16,12 @@ import pyarrow as pa
 import pytest
 
 from api.client import LikenessClient
-from api.errors import Problem
+from api.errors import ClientError, Problem
 from api.explore import Likeness
 from api.http.app import create_app
 from api.local import running
 from index.collection import Collection
+from index.errors import QueryError
 from index.search import Searcher
 from jobs.embedding.model_source import model_record
 from tests.support.collections.hand_made import add_version, rows, unit_vectors
@@ -128,6 +129,44 @@ def test_a_filter_may_have_values_of_other_libraries(
     assert [sorted(int(match.image_id) for match in matches) for matches in found] == [expected] * 4
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"k": np.int64(2), "offset": np.uint8(1), "min_score": np.float32(-1)},
+        {"k": 2, "offset": 1, "facets": pd.Series(["word"]), "fields": np.array(["word"])},
+        {"k": 2, "offset": 1, "facets": pl.Series(["word"]), "fields": pd.Index(["word"])},
+    ],
+)
+def test_options_may_have_values_of_other_libraries(
+    likeness: Likeness, client: LikenessClient, options: dict[str, Any]
+) -> None:
+    vector = likeness.searcher.vector("0")
+    pages = [likeness.search(vector, **options), client.search(embedding=vector, **options)]
+    assert [(len(page.matches), page.first, page.total) for page in pages] == [(2, 2, ROWS)] * 2
+    assert None not in [page.cursor for page in pages]
+    assert [page.facets is not None for page in pages] == ["facets" in options] * 2
+
+
+@pytest.mark.parametrize(
+    ("search", "message"),
+    [
+        ({"words": True}, "words"),
+        ({"words": "both"}, "words"),
+        ({"facets": iter(["word"])}, "a list of columns|a value that JSON can hold"),
+        ({"fields": 7}, "fields: expected a list"),
+        ({"queries": pd.DataFrame({"id": ["1"]})}, "in queries: expected a list of examples"),
+        ({"queries": [{"id": "1", "weight": math.nan}]}, "weight is nan: expected a finite|without NaN and infinity"),
+        ({"embedding": [math.nan] * 16}, "expected finite numbers|without NaN and infinity"),
+    ],
+)
+def test_wrong_searches_are_refused_with_what_was_expected(
+    likeness: Likeness, client: LikenessClient, search: dict[str, Any], message: str
+) -> None:
+    for each in (likeness.search, client.search):
+        with pytest.raises((TypeError, ValueError, QueryError, Problem, ClientError), match=message):
+            each(**search)
+
+
 @pytest.mark.parametrize("value", [object(), pa.scalar(1), 1j, b"a", iter([1]), Path, bytearray(b"a"), pd.NA])
 def test_other_values_are_refused_alike(likeness: Likeness, client: LikenessClient, value: Any) -> None:
     vector = likeness.searcher.vector("0")
@@ -191,6 +230,6 @@ def test_an_image_and_an_embedding_are_one_each(likeness: Likeness, client: Like
         query: Any = {name: several}
         with pytest.raises(TypeError, match=rf"got {name} \['a.png', 'b.png'\]: expected one string; search_batch"):
             likeness.search(**query)
-    with pytest.raises(TypeError, match=r"got 'a\.png' in queries: expected examples"):
+    with pytest.raises(TypeError, match=r"got \['a\.png', 'b\.png'\] in queries: expected a list of examples"):
         likeness.search(queries=several)
     assert likeness.search(np.arange(16, dtype=np.int8) + 1, k=2)[0].score is not None  # any numbers are a vector

@@ -89,6 +89,15 @@ def test_a_version_is_gone_ten_minutes_after_its_last_page(
     assert "000002 now, and the cursor is of version" in gone.json()["detail"]
 
 
+def test_a_cursor_of_another_collection_is_refused_as_such(client: TestClient, tmp_path: Path) -> None:
+    add(tmp_path / "other", 0, COUNT)
+    with TestClient(create_app(followed_service(tmp_path / "other"))) as other:
+        cursor = search(other, k=3)["cursor"]
+    refused = client.post("/search", json={"k": 3, "cursor": cursor})
+    assert refused.status_code == 410
+    assert "index version 000001 now, and the cursor is of another index" in refused.json()["detail"]
+
+
 def test_a_newer_version_of_another_replica_is_opened(
     service: SearchService, client: TestClient, tmp_path: Path
 ) -> None:

@@ -121,6 +121,7 @@ def test_words_alone_are_a_set_that_is_sorted_grouped_counted_and_paged(client: 
         ({"text": "a", "words": "only", "distinct": True}, "distinct: expected none with words: only"),
         ({"text": "a", "words": "no"}, "words: expected"),
         ({"text": " ", "words": "only"}, "text: expected words that say what to look for"),
+        ({"text": "😀 *", "words": "only"}, "of letters or digits"),
     ],
 )
 def test_wrong_options_are_refused(client: TestClient, body: dict[str, Any], detail: str) -> None:

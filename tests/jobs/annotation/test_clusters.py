@@ -13,8 +13,9 @@ from rich.console import Console
 from index.builder.build_index import build_index
 from index.collection import Collection, writing
 from index.collection.annotations import annotation_log, list_annotations
-from index.errors import CollectionError, QueryError
+from index.errors import CollectionError
 from jobs.annotation.annotate import Annotate
+from jobs.errors import UsageError
 from jobs.spec import AnnotationSpec
 from tests.support.collections.hand_made import add_run, add_version, metadata_of, rows
 from tests.support.command_line import Run
@@ -97,7 +98,7 @@ def test_few_images(tmp_path: Path) -> None:
     add_version(collection, table(["only"], [0]))
     annotate(collection, "auto")
     assert kinds(collection) == {"only": "1"}
-    with pytest.raises(QueryError, match="got 2 clusters for 1 vectors"):
+    with pytest.raises(UsageError, match="--clusters is 2: expected at most 1, the number of images, or auto"):
         annotate(collection, 2, name="two")
     assert [each.name for each in list_annotations(collection)] == ["kind"]
 

@@ -1,6 +1,7 @@
 """Few-shot labels: judged images teach a head, which labels all others, and new ones each night."""
 
 import json
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -113,6 +114,7 @@ WRONG: dict[str, tuple[Mapping[str, Any], str]] = {
         "got 0 of like, 0 of unlike; 20 of 20 examples are not in the collection, such as /pictures/ä 000",
     ),
     "no label": ({**LIKES, IDS[4]: None}, "example 5 has no label"),
+    "NaN": ({**LIKES, IDS[4]: math.nan, IDS[5]: "unlike"}, "example 5 has no label"),
     "an empty id": ({**LIKES, "": "like"}, "example 5 has no image_id"),
     "nothing": ({}, "expected a list in CSV or JSON lines with the columns image_id and label"),
 }
@@ -131,6 +133,7 @@ FILES: dict[str, tuple[str, bytes, str]] = {
     "no header": ("e.csv", b"a.jpg,like\nb.jpg,unlike\n", "its columns are a.jpg, like"),
     "an uneven line": ("e.csv", b"image_id,label\na,like\nb\n", "line 3: expected 2 values, got 1: b"),
     "no object": ("e.jsonl", b'{"image_id": "a", "label": 1}\noops\n', "line 2: expected a JSON object, got 'oops'"),
+    "no rows": ("e.csv", b"image_id,label\n", "two or more labels, got none"),
     "no text": ("e.jsonl", bytes(range(256)), "e.jsonl"),
     "no file": ("none.jsonl", b"", "No such file"),
 }

@@ -107,6 +107,12 @@ WRONG: dict[str, tuple[str, Callable[[Path], Any], str]] = {
         "it has bias (2,), weight (3, 8): expected",
     ),
     "not finite": ("h.safetensors", tensors(weight=np.full((1, DIM), np.nan, np.float32)), "expected finite weights"),
+    "too large for float32": ("h.safetensors", tensors(weight=np.full((1, DIM), 1e300)), "expected finite weights"),
+    "without outputs": (
+        "h.safetensors",
+        tensors(weight=np.ones((0, DIM), np.float32)),
+        "it has weight (0, 8): expected",
+    ),
     "in bfloat16": (
         "h.safetensors",
         lambda path: save_torch_file({"weight": torch.ones(1, DIM, dtype=torch.bfloat16)}, path),

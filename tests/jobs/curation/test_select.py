@@ -39,7 +39,9 @@ def table(first: int = 0, stop: int = COUNT, *, content: str = "a", size: int | 
     made = rows(ids, vectors[first:stop], metadata={"label": ["red" if n % 6 else "blue" for n in range(first, stop)]})
     sizes = [size or (200 if n >= SINGLE and n % 2 == 0 else 100) for n in range(first, stop)]
     made = made.append_column("width", pa.array(sizes, pa.int32())).append_column("height", pa.array(sizes, pa.int32()))
-    return hashed(made, content)
+    nested = pa.array(['{"a": 1}'] * len(ids), pa.json_())
+    doubtful = pa.array([(None, float("nan"), 1.0)[n % 3] for n in range(first, stop)])
+    return hashed(made.append_column("nested", nested).append_column("doubtful", doubtful), content)
 
 
 @pytest.fixture(scope="module")
@@ -149,6 +151,12 @@ def test_one_image_and_no_index(run: Run, tmp_path: Path) -> None:
     assert column(single, "pick") == {IDS[0]: True}
 
 
+def test_nan_is_no_value_to_balance_by(collection: Collection, run: Run) -> None:
+    run("select", collection.location, "-n", "10", "--name", "pick", "--balance", "doubtful")
+    by_value = [IDS.index(image_id) % 3 == 2 for image_id in picks(collection)]
+    assert (sum(by_value), len(by_value)) == (5, 10)
+
+
 @pytest.mark.parametrize("number", [2, 5, 8])
 def test_a_killed_selection_is_made_by_the_next(collection: Collection, run: Run, number: int) -> None:
     run("select", collection.location, "-n", "5", "--name", "pick")
@@ -169,7 +177,12 @@ def test_a_killed_selection_is_made_by_the_next(collection: Collection, run: Run
         (["--prune", "0.9", "--balance", "label"], "go with -n"),
         (["-n", "61"], "expected at most 60"),
         (["-n", "5", "--balance", "colour"], "--balance is 'colour': expected a column"),
+        (
+            ["-n", "5", "--balance", "nested"],
+            "height, format, label, doubtful",
+        ),
         (["-n", "5", "--diverse", "0"], "a weight above 0"),
+        (["-n", "5", "--diverse", "1e38", "--typical", "1e38"], "less than or equal to 1000000"),
         (["-n", "5", "--filter", '{"colour": 1}'], "colour"),
         (["-n", "5", "--filter", '{"label": "green"}'], "no image passes --filter"),
         (["-n", "5", "--name", "label"], "conflict with label"),

@@ -102,6 +102,13 @@ def test_values_are_read_as_written(tmp_path: Path, line: str, expected: dict[st
         (WHOLE.replace("2GiB", "lots"), r"line 8, index\.max_memory: 'lots': expected a size such as 600MB, 2GiB or a"),
         (WHOLE.replace("address: auto", "on: local"), r"line 4, resources\.on: local: expected ray, or none of actors"),
         (WHOLE.replace('"2:8"', '"8:2"'), r"line 4, resources\.actors: '8:2': expected a number or MIN:MAX"),
+        (WHOLE + "searches: {}\n", r"line 21, searches: expected a list, got {}"),
+        (WHOLE + "searches: [{name: a, min_score: 0, text: ''}]\n", r"searches\.0\.text: is empty"),
+        (WHOLE + "searches: [{name: 5, min_score: 0, text: a}]\n", r"searches\.0\.name: expected text, got 5"),
+        (
+            WHOLE + "searches: [{name: a, min_score: 0, text: a, notify: 'http://a'}]\n",
+            r"searches\.0\.notify: expected a mapping of fields to values$",
+        ),
         (WHOLE + "retain: {}\n", r"line 21, retain: is not a field here: expected some of source, .*, retention, "),
         (
             WHOLE.replace("max_memory:", "memory:"),
@@ -127,12 +134,12 @@ def test_values_are_read_as_written(tmp_path: Path, line: str, expected: dict[st
         (WHOLE + "tiles: 1x1\n", r"line 21, tiles: '1x1': expected columns x rows, of 1 to 4 and not both 1"),
         ("source: [a\n", r"job\.yaml is not YAML: .* line 2"),
         ("source: !!int eight\n", r"job\.yaml is not YAML: .* 'eight'"),
-        ("", r"job\.yaml, line 1: .*dictionary"),
-        ("source: 5\ncollection: true\n", r"line 1, source: .*string, got 5; .*line 2, collection: .*, got True"),
+        ("", r"job\.yaml, line 1: .*mapping"),
+        ("source: 5\ncollection: true\n", r"line 1, source: .*text, got 5; .*line 2, collection: .*, got True"),
         ("notify: {on_failure: {url: hooks.example/T0P-SECRET}}", r"notify\.on_failure\.url: .* matches pattern"),
-        ("notify: {on_failure: https://hooks.example/T0P-SECRET}", r"notify\.on_failure: .*dictionary"),
+        ("notify: {on_failure: https://hooks.example/T0P-SECRET}", r"notify\.on_failure: .*mapping"),
         ("notify: {on_failure: {url: https://hooks.example/T0P-SECRET}", r"is not YAML: .* line 1"),
-        ("- notify: {on_failure: {url: https://hooks.example/T0P-SECRET}}", r"line 1: .*dictionary"),
+        ("- notify: {on_failure: {url: https://hooks.example/T0P-SECRET}}", r"line 1: .*mapping"),
     ],
 )
 def test_errors_name_line_and_field_without_secrets(tmp_path: Path, text: str, message: str) -> None:

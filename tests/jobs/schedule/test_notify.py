@@ -102,7 +102,9 @@ def test_a_webhook_that_gives_no_answer_is_said_to_give_none(
         ),
         ("http://no.such.host.invalid/hook?token=T0P-SECRET", "notifying no.such.host.invalid of job run-1 failed"),
         ("http://[T0P-SECRET/hook", "notifying the webhook of job run-1 failed"),
-        ("http://127.0.0.1:T0P-SECRET/hook", "notifying 127.0.0.1 of job run-1 failed"),
+        ("http://127.0.0.1:T0P-SECRET/hook", "127.0.0.1 of job run-1 failed: its address is invalid"),
+        ("http://127.0.0.1:99999/T0P-SECRET", "127.0.0.1 of job run-1 failed: its address is invalid"),
+        ("http://", "the webhook of job run-1 failed: its address is invalid: expected http:// or https://, a host"),
     ],
 )
 @pytest.mark.usefixtures("no_backoff")

@@ -740,7 +740,8 @@ def test_the_environment_sets_what_options_do_not(
 def test_a_full_disk_is_reported_with_advice(growing: Path, max_bytes: int, file: str) -> None:
     """A limit on the size of files stands for a full disk: the system refuses the same calls."""
     code = (
-        "import resource, sys; from likeness.cli import app\n"
+        "import resource, sys; sys.dont_write_bytecode = True\n"  # a cut .pyc would break later imports
+        "from likeness.cli import app\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv.pop()),) * 2)\n"
         "app.main()"
     )
@@ -750,6 +751,11 @@ def test_a_full_disk_is_reported_with_advice(growing: Path, max_bytes: int, file
         result, "File too large", f"'{growing}{file}", "free some space there and run the same command again"
     )
     assert Collection.open(str(growing)).current() == "000001"
+
+
+def test_a_folder_that_may_not_be_written_is_reported_with_advice(run: Run, collection: Path) -> None:
+    refused = run("export", collection, "/sys/exported")
+    assert_one_line(refused, "'/sys/", "expected a place that this user may read and write")
 
 
 def test_help_loads_no_slow_modules() -> None:
