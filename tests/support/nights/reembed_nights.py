@@ -38,7 +38,9 @@ from tests.support.pictures.sample_images import encode
 DEMO = str(DEMO_MODEL)
 BROKEN = b"no picture"
 PRECISION = 1e-2
-"""Largest difference in a vector, which is computed in int8 or bf16, as is fastest on the machine. Two of 60 pictures differ by at least 0.057."""
+"""Largest difference in a vector, which is computed in int8 or bf16, as is fastest on the machine. Two of 60 pictures
+differ by at least 0.057.
+"""
 
 load_once = cache(ClipEmbedder.load)
 """`ClipEmbedder.load`, cached for each model."""
