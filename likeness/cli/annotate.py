@@ -81,7 +81,7 @@ def match(
     if not (name := options["name"] or (source and "match")):
         raise UsageError(f"--name is missing: expected a name for the columns that {collection} gets, such as seen")
     on = options["on"] or ("ray" if options["address"] else None)
-    _annotate(collection, {**options, "name": name, "match": other, "on": on}, {"k": "-k"})
+    _annotate(collection, {**options, "name": name, "match": other, "on": on}, {"k": "-k"}, publish=source is None)
     if to is not None:
         from jobs.annotation.predictors.match import write_pairs
 
@@ -123,8 +123,8 @@ def _embed_source(context: typer.Context, other: "Collection", to: Path | None) 
     return spec.collection
 
 
-def _annotate(collection: str, options: dict[str, Any], flags: dict[str, str]) -> None:
-    """Bring the annotation that the options describe up to date."""
+def _annotate(collection: str, options: dict[str, Any], flags: dict[str, str], *, publish: bool = True) -> None:
+    """Bring the annotation that the options describe up to date, and the index too unless it is not to `publish` it."""
     from index.collection import writing
     from jobs.annotation.annotate import Annotate
     from jobs.annotation.recipes import recipe_of
@@ -139,7 +139,7 @@ def _annotate(collection: str, options: dict[str, Any], flags: dict[str, str]) -
         max_reject_rate=options["max_reject_rate"],
     )
     with writing(job.collection, "annotate") as job.collection:
-        report = job.run(spec)
+        report = job.run(spec) if publish else job.write_columns(spec)
     rejected = report.reject_reasons.total()
     console.print(
         f"{spec.name}: {report.embedded:,} of {counted(report.listed, 'image')} annotated, "

@@ -79,6 +79,7 @@ def test_pictures_are_embedded_and_matched_and_only_new_ones_again(match: Callab
     done = match("-k", 2, "--max-reject-rate", 0.5)
     assert (done.code, "6 pairs: out/pairs.parquet" in done.out) == (0, True), done
     assert "rejected\t1" in done.out
+    assert "no index" not in done.out + done.err
     assert pairs() == expected(MINE, 2)
     assert run("info", "gallery").code == 0
     assert sorted(path.name for path in Path("out").iterdir()) == ["pairs.collection", "pairs.parquet"]
