@@ -77,11 +77,17 @@ def number_array(numbers: npt.NDArray[Any], missing: npt.NDArray[np.bool_] | Non
     return pa.Array.from_buffers(pa.from_numpy_dtype(numbers.dtype), len(numbers), buffers)
 
 
-def numbers_of(column: Any) -> npt.NDArray[Any]:
-    """The reverse of `number_array`, of a column without nulls. `to_numpy` would import pandas."""
-    if pa.types.is_boolean(column.type):
-        return numbers_of(column.cast(pa.uint8())).view(bool)
-    return np.from_dlpack(column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column)
+def numbers_of(column: Any, missing: bool | float | None = None) -> npt.NDArray[Any]:
+    """The reverse of `number_array`, with `missing` in place of nulls; None: there are none. `fill_null` and `to_numpy`
+    would import pandas.
+    """
+    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    if missing is not None and array.null_count:
+        known = pa.Array.from_buffers(array.type, len(array), [None, array.buffers()[1]], offset=array.offset)
+        return np.where(numbers_of(array.is_valid()), numbers_of(known), array.type.to_pandas_dtype()(missing))
+    if pa.types.is_boolean(array.type):
+        return numbers_of(array.cast(pa.uint8())).view(bool)
+    return np.from_dlpack(array)
 
 
 def text_array(texts: Iterable[str]) -> pa.Array[Any]:

@@ -13,6 +13,7 @@ from index.arrays import Positions
 from index.collection.cache.checked import remember_written
 from index.collection.layout import TOMBSTONES, columns_path, segment_path, version_path, words_path
 from index.collection.records import FileRecord, VersionManifest
+from index.collection.rows import numbers_of, text_array
 from index.storage import Storage
 from index.storage.arrow_file import read_batches, require_columns
 
@@ -63,10 +64,10 @@ def read_tombstones(path: Path, manifest: VersionManifest) -> list[Positions]:
     table = pa.Table.from_batches(batches, schema)
     if table["position"].null_count:
         raise ValueError("it has rows without a position")
-    segment = pc.index_in(table["segment"], value_set=pa.array(names, pa.string())).fill_null(-1).to_numpy()
+    segment = numbers_of(pc.index_in(table["segment"], value_set=text_array(names)), -1)
     order = np.argsort(segment, kind="stable")
     bounds = np.searchsorted(segment[order], np.arange(len(names) + 1))
-    positions = table["position"].to_numpy()[order]
+    positions = numbers_of(table["position"])[order]
     parts = [positions[start:end] for start, end in pairwise(bounds)]
     for record, part in zip(manifest.segments, parts, strict=True):
         if len(part) and not (part.min() >= 0 and part.max() < record.ntotal):

@@ -80,10 +80,10 @@ class Select:
         if self._columns.by == self.spec.text:
             columns: list[Any] = self._columns.values(positions, schema).columns
             instead, keep, score = columns
-            kept, pruned = numbers_of(keep.fill_null(False)), ~numbers_of(keep.fill_null(True))
+            kept, pruned = numbers_of(keep, False), ~numbers_of(keep, True)
             keeper[positions[kept]] = positions[kept]
             keeper[positions[pruned]] = segments.positions(instead.filter(number_array(pruned)).combine_chunks())
-            scores[positions] = numbers_of(score.fill_null(1))
+            scores[positions] = numbers_of(score, 1)
         pruning = Pruning(segments, self._preferred_first(positions), cut, keeper, scores)
         pruning.run(self.progress)
         found, scores = pruning.keeper[positions], pruning.scores[positions]
@@ -105,7 +105,7 @@ class Select:
         if spec.continue_ and self._columns.by.startswith(f"{SELECT} -n"):
             every = segments.live_positions()
             columns: list[Any] = self._columns.values(every, schema).columns
-            ranks, nearest, scores = (numbers_of(column.fill_null(0)) for column in columns)
+            ranks, nearest, scores = (numbers_of(column, 0) for column in columns)
             here = np.isin(every, passing) | (ranks > 0)
             positions = every[here]
             earlier = ranks[here].astype(np.int64), nearest[here].astype(np.int64), scores[here].copy()
@@ -134,7 +134,7 @@ class Select:
             raise UsageError(f"--balance is {column!r}: expected a column with single values: {', '.join(known)}")
         batches = self._segments.batches_at(positions, [column])
         values = pa.chunked_array(map(known[column].sortable, batches)).combine_chunks().dictionary_encode()
-        return numbers_of(values.indices.cast(pa.int64()).fill_null(len(values.dictionary)))
+        return numbers_of(values.indices.cast(pa.int64()), len(values.dictionary))
 
 
 def _schema(types: dict[str, pa.DataType]) -> pa.Schema:
