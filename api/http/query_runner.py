@@ -1,7 +1,7 @@
 """Finds the service for a request, and runs the slow parts of its searches in a limited number of threads."""
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -118,34 +118,22 @@ class QueryRunner:
         if not self._show_locations:
             query = replace(query, hidden=LOCATION_COLUMNS)
         if fetches:
-            query = replace(query, parts=await self._fetch(query.parts, service, engine, watch))
+            query = replace(query, parts=await self.fetched(query.parts, service, engine, watch))
         return query, engine
 
     async def vectors(
-        self,
-        parts: tuple[Part, ...],
-        services: Mapping[str, SearchService],
-        engines: Mapping[str, Engine],
-        watch: Stopwatch,
-    ) -> dict[str, list[Vector]]:
-        """The vectors of a query's parts in each collection's model. Raises Problem."""
-        first = next(iter(engines))
-        parts = await self._fetch(parts, services[first], engines[first], watch)
-        by_model: dict[str, list[Vector]] = {}
-        for name, engine in engines.items():
-            if engine.fingerprint not in by_model:
-                with self._searching.hold(), self._redacted_model(engine):
-                    by_model[engine.fingerprint] = await to_thread.run_sync(
-                        services[name].vectors, engine, parts, watch, limiter=self._searchers
-                    )
-        return {name: by_model[engine.fingerprint] for name, engine in engines.items()}
+        self, parts: Sequence[Part], service: SearchService, engine: Engine, watch: Stopwatch
+    ) -> list[Vector]:
+        """The vectors of a query's parts, which have their pictures. Raises Problem."""
+        with self._searching.hold(), self._redacted_model(engine):
+            return await to_thread.run_sync(service.vectors, engine, parts, watch, limiter=self._searchers)
 
     async def find(self, query: Query, service: SearchService, engine: Engine) -> Found:
         return Found(ok=await self.search(query, service, engine))
 
     async def embed(self, part: Part, service: SearchService, engine: Engine) -> Embedded:
         watch = Stopwatch()
-        [[vector]] = (await self.vectors((part,), {"": service}, {"": engine}, watch)).values()
+        [vector] = await self.vectors(await self.fetched((part,), service, engine, watch), service, engine, watch)
         return Embedded(ok=vector.tolist(), timing_ms=timing(watch.milliseconds()))
 
     @contextmanager
@@ -158,9 +146,10 @@ class QueryRunner:
             detail = redact(problem.detail, show_locations=self._show_locations, known_locations=known)
             raise problem.with_detail(detail) from problem
 
-    async def _fetch(
+    async def fetched(
         self, parts: tuple[Part, ...], service: SearchService, engine: Engine, watch: Stopwatch
     ) -> tuple[Part, ...]:
+        """The parts with their pictures. Raises Problem."""
         count = sum(part.needs_fetch for part in parts)
         if not count:
             return parts

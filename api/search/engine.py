@@ -21,7 +21,7 @@ from index.collection import Collection
 from index.collection.records import UNKNOWN_MODEL_MESSAGE, ModelRecord
 from index.errors import CollectionError
 from index.search import Searcher, VersionSearcher
-from index.search.joined_index import joined
+from index.search.joined_index import JoinedSearcher
 from index.search.searcher import OpenVersion
 
 logger = logging.getLogger(__name__)
@@ -82,7 +82,7 @@ class Engine:
         searchers = [engine.searcher for engine in engines if isinstance(engine.searcher, Searcher)]
         if len(searchers) < len(engines):
             raise ApiError("expected several collections in this process, got one whose index is in shards")
-        return cls(engines[0].batcher, joined(searchers))
+        return cls(engines[0].batcher, JoinedSearcher(searchers))
 
     @property
     def embedder(self) -> Embedder:

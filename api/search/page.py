@@ -1,6 +1,6 @@
 """A page of the matches of a query, from the vectors of its parts."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final
@@ -80,6 +80,17 @@ def next_cursor(query: Query, answer: Answer, editions: Mapping[str, str]) -> Cu
     if end is None or (end.position is None and answer.group_sizes is None and end.seen + query.k > deepest):
         return None
     return Cursor(editions={**editions}, search=query.digest, place=end)
+
+
+def editions_of(query: Query, names: Iterable[str]) -> Mapping[str, str] | None:
+    """The index versions that the page before was of, by the names of the collections; None for a first page. Raises
+    Problem.
+    """
+    with naming_option():
+        cursor = query.cursor
+    if cursor is not None and cursor.editions.keys() != {*names}:
+        raise invalid("cursor", "the cursor of an earlier answer of the same collections", str(cursor))
+    return None if cursor is None else cursor.editions
 
 
 @contextmanager

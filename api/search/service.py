@@ -17,7 +17,7 @@ from api.observe.log import Stopwatch, current_record, is_awaited, record_outcom
 from api.search.batcher import ContentKey
 from api.search.engine import Engine, LiveEngine
 from api.search.facets import facets_out
-from api.search.page import check_fields, naming_option, next_cursor, page_of
+from api.search.page import check_fields, editions_of, naming_option, next_cursor, page_of
 from api.search.partial_answers import ask_shards
 from api.search.pictures import Pictures, problem_of_query
 from api.search.query import Part, Query, SearchResult
@@ -42,6 +42,8 @@ class Answered(NamedTuple):
     engine: Engine
     searcher: VersionSearcher
     """That of the engine, or of the shards that answered."""
+    refusal: Problem | None = None
+    """Why the model has no vector for the text, whose words alone were looked for."""
 
 
 class SearchService:
@@ -103,7 +105,9 @@ class SearchService:
         one. Raises Problem, which names the field; and like `ask_shards` if shards do not answer.
         """
         watch = watch or Stopwatch()
-        answer, engine, searcher = self.answer(query, engine, watch, vectors)
+        answered = self.answer(query, engine, watch, vectors)
+        require_found([answered])
+        answer, engine, searcher, _ = answered
         if answer.end is not None:
             self.live.keep_for_pages(engine)
         cursor = next_cursor(query, answer, {"": engine.searcher.manifest.edition})
@@ -137,24 +141,21 @@ class SearchService:
         try:
             vectors, refusal = self.vectors(engine, query.parts, watch) if vectors is None else vectors, None
         except errors.TextNotSupported as problem:
-            if query.words is None or query.hidden.issuperset(engine.searcher.word_columns):
+            if query.words is None:
                 raise
             vectors, refusal = [], problem  # the words alone may find something
         page = partial(page_of, query=query, vectors=vectors)
         with watch.stage("search"):
             allow_partial = query.options.get("allow_partial", False)
             answer, searcher = ask_shards(engine.searcher, page, allow_partial=allow_partial)
-        if refusal is not None and not answer.total:
-            raise refusal
-        return Answered(answer, engine, searcher)
+        return Answered(answer, engine, searcher, refusal)
 
     def engine_of(self, query: Query) -> Engine:
         """The engine that answers a query: the current one, for a further page that of the page before. Raises
         Problem.
         """
-        with naming_option():
-            cursor = query.cursor
-        return self.engine if cursor is None else self.live.engine_of(cursor.editions.get("", ""))
+        editions = editions_of(query, [""])
+        return self.live.engine_of(editions[""]) if editions else self.engine
 
     def fetch(self, part: Part, engine: Engine | None = None) -> Part:
         """The part with its picture, if it needs one: from its URL, or for a crop of an image of the index from that
@@ -234,6 +235,13 @@ class SearchService:
         with watch.stage("decode"), record_outcome("decode"):
             crop, limits = replace(engine.embedder.crop, region=region), self._query_limits
             return self.decoders.decode(data, crop, limits=limits, is_awaited=is_awaited).pixels
+
+
+def require_found(answers: Sequence[Answered]) -> None:
+    """Raises the Problem of a model that takes no text if words found nothing either."""
+    refusals = [each.refusal for each in answers if each.refusal is not None]
+    if refusals and not any(each.answer.total for each in answers):
+        raise refusals[0]
 
 
 def row_of_image(searcher: VersionSearcher, image_id: str, **extensions: str) -> dict[str, Any]:

@@ -229,7 +229,7 @@ def conform(table: pa.Table, schema: pa.Schema) -> pa.Table:
         column = table.column(field.name) if present else pa.chunked_array([pa.nulls(table.num_rows, field.type)])
         try:
             columns.append(column if column.type == field.type else _cast(column, field.type))
-        except pa.ArrowException as error:
+        except (pa.ArrowException, OverflowError) as error:
             raise CollectionError(
                 f"column {field.name!r}: expected {field.type}, got {column.type} ({error}); "
                 "rename the column in the source, or give it one type"
@@ -276,6 +276,9 @@ def common_field(one: pa.Field[Any], other: pa.Field[Any]) -> pa.Field[Any]:
         elements = [pa.field(one.name, kind.value_type if is_list(kind) else kind) for kind in kinds]
         make = pa.large_list if any(map(pa.types.is_large_list, kinds)) else pa.list_
         return pa.field(one.name, make(common_field(*elements).type))
+    if any(map(pa.types.is_decimal, kinds)):  # Arrow chooses too few digits for integers
+        kinds = [pa.decimal128(len(str(2**kind.bit_width)), 0) if pa.types.is_integer(kind) else kind for kind in kinds]
+        one, other = (pa.field(one.name, kind) for kind in kinds)
     try:
         return pa.unify_schemas([pa.schema([one]), pa.schema([other])], promote_options="permissive").field(0)
     except pa.ArrowException:

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from pydantic import TypeAdapter, ValidationError
 
 from index.collection.rows import JSON, conform, is_list, is_text
-from index.errors import FilterError
+from index.errors import CollectionError, FilterError, OptionError
 
 Mask = npt.NDArray[np.bool_]
 
@@ -95,9 +95,14 @@ class Column:
         return ColumnError(f"{self.title}: {problem}", expected, got)
 
     def read(self, batch: pa.RecordBatch) -> Any:
-        """The column as one array of `type`."""
+        """The column as one array of `type`. OptionError for values that do not fit it: those of other rows have it."""
         present = [self.name] if self.name in batch.schema.names else []
-        table = conform(pa.Table.from_batches([batch.select(present)]), pa.schema([pa.field(self.name, self.type)]))
+        try:
+            table = conform(pa.Table.from_batches([batch.select(present)]), pa.schema([pa.field(self.name, self.type)]))
+        except CollectionError as error:
+            expected = f"values that fit {type_name(self.type)}, as in other images; give it one type in the source"
+            got = type_name(batch.schema.field(self.name).type)
+            raise OptionError(f"column {self.name!r}", got, expected) from error
         chunks = table.column(0).chunks
         return chunks[0] if chunks else pa.array([], self.type)
 

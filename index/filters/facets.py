@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeAlias
@@ -14,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from index.collection.rows import FIXED_COLUMNS, is_text
+from index.errors import OptionError
 from index.filters.columns import Column, Mask, is_time
 
 MAX_ROWS = 1_000_000
@@ -67,16 +69,18 @@ def facet_columns(schema: pa.Schema) -> list[str]:
 
 
 def count_values(batches: Batches, columns: Iterable[Column], max_distinct: int | None = None) -> Counts:
-    """Counts the values of these columns; drops a column as soon as it has too many."""
+    """Counts the values of these columns; drops a column as soon as it has too many, or values of different types."""
     counters: dict[Column, Counter[Value]] = {column: Counter() for column in columns}
     rows = 0
     for batch, mask in batches:
         selected = batch if mask is None else batch.filter(pa.array(mask))
         rows += len(selected)
         for column in list(counters) if len(selected) else []:
-            counters[column].update(_counts(column.read(selected)))
-            if len(counters[column]) > (max_distinct or MAX_DISTINCT):
-                del counters[column]
+            with suppress(OptionError):
+                counters[column].update(_counts(column.read(selected)))
+                if len(counters[column]) <= (max_distinct or MAX_DISTINCT):
+                    continue
+            del counters[column]
     return Counts(rows=rows, values={column.name: counter for column, counter in counters.items()})
 
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections.abc import Sequence
+from itertools import accumulate
 
 import numpy as np
 
 from index.collection.records import KindRecord, ScoreDistribution, VersionManifest
 from index.filters.filter import Filter
 from index.queries import QueryKind
+from index.search.result_set import Hit
 from index.search.searcher import Searcher
 from index.segments.eligible import Eligible
 from index.segments.segmented_index import SegmentedIndex, union_schema
+from index.tiles import Box
 
 
 class JoinedIndex(SegmentedIndex):
@@ -26,19 +30,27 @@ class JoinedIndex(SegmentedIndex):
         return None if where is None else [each for index in self._indexes for each in index.eligible(where) or ()]
 
 
-def joined(searchers: Sequence[Searcher]) -> Searcher:
-    """One searcher of all their images. If models differ, no query can have a vector."""
-    manifests = [searcher.manifest for searcher in searchers]
-    words = {name for searcher in searchers for name in searcher.word_columns}
-    changes = {
-        "version": ", ".join(manifest.version for manifest in manifests),
-        "ntotal": sum(manifest.ntotal for manifest in manifests),
-        "segments": [segment for manifest in manifests for segment in manifest.segments],
-        "settings": manifests[0].settings.model_copy(update={"words": (*words,)}),
-        "kinds": _kinds(manifests),
-        "scores": _scores(manifests),
-    }
-    return Searcher(manifests[0].model_copy(update=changes), JoinedIndex([each.segments for each in searchers]))
+class JoinedSearcher(Searcher):
+    """Searches all images of several searchers. If models differ, no query can have a vector."""
+
+    def __init__(self, searchers: Sequence[Searcher]) -> None:
+        manifests = [searcher.manifest for searcher in searchers]
+        changes = {
+            "version": ", ".join(manifest.version for manifest in manifests),
+            "ntotal": sum(manifest.ntotal for manifest in manifests),
+            "segments": [segment for manifest in manifests for segment in manifest.segments],
+            "settings": manifests[0].settings.model_copy(
+                update={"words": (*{name for searcher in searchers for name in searcher.word_columns},)}
+            ),
+            "kinds": _kinds(manifests),
+            "scores": _scores(manifests),
+        }
+        super().__init__(manifests[0].model_copy(update=changes), JoinedIndex([each.segments for each in searchers]))
+        self._searchers = searchers
+        self._starts = [0, *accumulate(manifest.rows for manifest in manifests)]
+
+    def _box(self, hit: Hit) -> Box | None:
+        return self._searchers[bisect(self._starts, hit.position) - 1]._box(hit)  # grids of tiles may differ
 
 
 def _kinds(manifests: Sequence[VersionManifest]) -> dict[QueryKind, KindRecord]:
@@ -51,13 +63,16 @@ def _kinds(manifests: Sequence[VersionManifest]) -> dict[QueryKind, KindRecord]:
 
 
 def _scores(manifests: Sequence[VersionManifest]) -> ScoreDistribution:
-    """The scores of random queries in all collections, as often as these have images."""
-    first, weights = manifests[0].scores, [max(1, manifest.ntotal) for manifest in manifests]
+    """The scores of random queries in all collections, as often as these have images. One with too few images for any
+    does not count.
+    """
+    measured = [manifest for manifest in manifests if manifest.scores.random] or manifests
+    levels, weights = measured[0].scores.levels, [manifest.ntotal for manifest in measured]
     random: dict[QueryKind, list[float]] = {}
-    for kind in first.random:
-        if all(manifest.scores.random.get(kind) for manifest in manifests):
-            parts = [(manifest.scores.random[kind], manifest.scores.levels) for manifest in manifests]
+    for kind in measured[0].scores.random:
+        if all(kind in manifest.scores.random for manifest in measured):
+            parts = [(manifest.scores.random[kind], manifest.scores.levels) for manifest in measured]
             scores = np.unique(np.concatenate([known for known, _ in parts]))
             below = np.average([np.interp(scores, *part) for part in parts], axis=0, weights=weights)
-            random[kind] = np.interp(first.levels, below, scores).tolist()
-    return ScoreDistribution(levels=first.levels, random=random, nearest=[])
+            random[kind] = np.interp(levels, below, scores).tolist()
+    return ScoreDistribution(levels=levels, random=random, nearest=[])

@@ -150,7 +150,7 @@ class SetPage:
         """OptionError for a column that has too many values to count."""
         for column in request.facets:
             if column.name not in self.facets.values:
-                expected = f"columns with at most {MAX_VALUES:,} different values among the images found"
+                expected = f"columns of one type with at most {MAX_VALUES:,} different values among the images found"
                 raise OptionError("facets", column.name, expected)
 
 

@@ -28,6 +28,7 @@ from index.search.ranking import Searchable, find_set, ranked_page
 from index.search.result_set import Answer, Hit, Order, SetPage, SetRequest
 from index.search.set_columns import SetColumns
 from index.search_options import Place, QueryLimits, SearchOptions
+from index.tiles import Box
 from index.words.ranked import WordQuery
 from index.words.text import any_terms
 from index.words.word_index import text_columns
@@ -219,6 +220,9 @@ class VersionSearcher:
     def _filter(self, where: Mapping[str, Any] | None) -> Filter | None:
         return None if where is None else Filter.parse(where, self._filterable)
 
+    def _box(self, hit: Hit) -> Box | None:
+        return self._boxes[hit.part]
+
     def _matches(
         self, hits: Sequence[Hit], fields: Sequence[str] | None = None, group_sizes: Mapping[Any, int] | None = None
     ) -> list[Match]:
@@ -232,7 +236,7 @@ class VersionSearcher:
                 uri=row.pop("uri"),
                 metadata=row,
                 duplicates=(*hit.duplicates,),
-                box=self._boxes[hit.part],
+                box=self._box(hit),
                 group=hit.group,
                 group_size=(group_sizes or {}).get(hit.group),
                 words=hit.words,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import islice, pairwise
 from operator import attrgetter
 from typing import Any
@@ -16,6 +17,7 @@ from cachetools import LRUCache, cachedmethod
 
 from index.arrays import Ids, Positions, Scores, Vectors, by_part, read_parts
 from index.collection.rows import EMBEDDING, TILES, conform, number_array, unify
+from index.errors import CollectionError
 from index.filters.columns import Column, Mask
 from index.filters.facets import Counts, count_values, sampling_step
 from index.filters.filter import Filter
@@ -37,7 +39,7 @@ class SegmentedIndex:
         self.parts = list(segments)
         self._starts = np.cumsum([0, *(segment.ntotal for segment in segments)])
         self.ntotal = int(self._starts[-1])  # including rows with tombstones
-        self._tiles_per_row = max((segment.tiles_per_row for segment in segments), default=0)
+        self._grids = sorted({segment.tiles_per_row for segment in segments} - {0})
         self.schema = schema if schema is not None else union_schema([segment.schema for segment in segments])
         self._recast = [_recast(segment.schema, self.schema) for segment in segments]
         self._passing_by_filter: LRUCache[bytes, list[Eligible]] = LRUCache(_CACHE_BYTES, _size)
@@ -119,11 +121,14 @@ class SegmentedIndex:
         self, queries: Vectors, k: int, eligible: Sequence[Eligible] | None = None, *, width: float = 1.0
     ) -> Hits:
         """Like `search`, but also among tiles: each picture once, by its nearest part."""
-        hits, count = self.search(queries, k, eligible, width=width), self._tiles_per_row
-        if not count:
+        hits = self.search(queries, k, eligible, width=width)
+        if not self._grids:
             return hits
-        found = nearest(self._tiles(eligible), queries, k * count, width=width)  # of at least k pictures
-        return Hits.joined([hits, found.of_tiles(count)]).distinct(k)
+        found = [
+            nearest(self._tiles(count, eligible), queries, k * count, width=width).of_tiles(count)  # k pictures or more
+            for count in self._grids
+        ]
+        return Hits.joined([hits, *found]).distinct(k)
 
     def within(self, query: Vectors, min_score: float, eligible: Sequence[Eligible] | None = None) -> Iterator[Hits]:
         """All rows that score `min_score` or more, segment by segment, in no order."""
@@ -132,28 +137,29 @@ class SegmentedIndex:
 
     def parts_within(self, query: Vectors, min_score: float, eligible: Sequence[Eligible] | None = None) -> Hits:
         """Like `within`, but also among tiles: each picture once, by its best part, the best first."""
-        found, count = [*self.within(query, min_score, eligible)], self._tiles_per_row
-        found += [part.within(query, min_score).of_tiles(count) for part in self._tiles(eligible)]
+        found = [*self.within(query, min_score, eligible)]
+        for count in self._grids:
+            found += [part.within(query, min_score).of_tiles(count) for part in self._tiles(count, eligible)]
         hits = Hits.joined(found)
-        return hits.distinct(hits.scores.shape[1]) if count else hits.best(hits.scores.shape[1])
+        return hits.distinct(hits.scores.shape[1]) if self._grids else hits.best(hits.scores.shape[1])
 
     def scans(self, k: int, eligible: Sequence[Eligible] | None = None) -> bool:
         """Whether `search_parts` for the k nearest compares all of these rows."""
-        tiles = self._tiles(eligible)
-        whole = all(part.index.scans(k, part.eligible) for part in self._whole(eligible))
-        return whole and all(part.index.scans(k * self._tiles_per_row, part.eligible) for part in tiles)
+        parts = [(k, part) for part in self._whole(eligible)]
+        parts += [(k * count, part) for count in self._grids for part in self._tiles(count, eligible)]
+        return all(part.index.scans(depth, part.eligible) for depth, part in parts)
 
     def _whole(self, eligible: Sequence[Eligible] | None) -> list[Part]:
         """The vectors of whole pictures."""
         allowed: Sequence[Eligible | None] = eligible or [None] * len(self.parts)
         return list(map(Part, self.parts, allowed, self._starts.tolist()))
 
-    def _tiles(self, eligible: Sequence[Eligible] | None) -> list[Part]:
-        """The vectors of tiles, in the order of their pictures' positions."""
+    def _tiles(self, count: int, eligible: Sequence[Eligible] | None) -> list[Part]:
+        """The vectors of the tiles of pictures that have so many, in the order of their pictures' positions."""
         return [
-            Part(segment.tiles, part.eligible.tiles if part.eligible else None, part.start * self._tiles_per_row)
+            Part(segment.tiles, part.eligible.tiles if part.eligible else None, part.start * count)
             for segment, part in zip(self.parts, self._whole(eligible), strict=True)
-            if segment.tiles is not None
+            if segment.tiles is not None and segment.tiles_per_row == count
         ]
 
     def find_words(self, query: WordQuery) -> list[FoundWords]:
@@ -244,9 +250,10 @@ class SegmentedIndex:
             segment = self.parts[number]
             rows = segment.rows(local, [name for name in columns if name in segment.schema.names])
             for name in self._recast[number].intersection(columns):
-                values = pa.array([row[name] for row in rows], segment.schema.field(name).type)
-                values = values.cast(self.schema.field(name).type, safe=False)
-                for row, value in zip(rows, values.to_pylist(), strict=True):
+                values = pa.table([pa.array([row[name] for row in rows], segment.schema.field(name).type)], [name])
+                with suppress(CollectionError):  # what no type can hold stays as it is
+                    values = conform(values, pa.schema([self.schema.field(name)]))
+                for row, value in zip(rows, values[name].to_pylist(), strict=True):
                     row[name] = value
             return [{name: row.get(name) for name in columns} for row in rows]
 
@@ -277,13 +284,6 @@ def union_schema(schemas: Sequence[pa.Schema]) -> pa.Schema:
 
 def _recast(schema: pa.Schema, union: pa.Schema) -> frozenset[str]:
     """The columns with another type in the union, to which values are cast, as when segments are merged."""
-    pairs = [(field, union.field(field.name).type) for field in schema if field.name in union.names]
-    return frozenset(field.name for field, kind in pairs if field.type != kind and _castable(field.type, kind))
-
-
-def _castable(one: pa.DataType, other: pa.DataType) -> bool:
-    try:
-        pa.array([], one).cast(other)
-    except pa.ArrowNotImplementedError:
-        return False  # such as structs to strings: their values stay unchanged
-    return True
+    return frozenset(
+        field.name for field in schema if field.name in union.names and field.type != union.field(field.name).type
+    )

@@ -12,7 +12,7 @@ from fastapi.responses import RedirectResponse, Response
 from starlette.datastructures import URL
 
 from api.documents import CollectionOut, CollectionsOut, CollectionsSearchResponse
-from api.errors import BODY_PROBLEMS, SEARCH_PROBLEMS, CollectionNotFound, Problem, invalid
+from api.errors import BODY_PROBLEMS, SEARCH_PROBLEMS, CollectionNotFound, Problem, TextNotSupported, invalid
 from api.http.merged_answers import document, have_one_model
 from api.http.middleware.auth import KEY, require_collection
 from api.http.openapi import COLLECTIONS_BODY
@@ -23,9 +23,9 @@ from api.http.responses import json_response, model_out
 from api.observe.log import Stopwatch
 from api.search.collections import CollectionState
 from api.search.engine import Engine
-from api.search.page import naming_option
+from api.search.page import editions_of
 from api.search.query import Query, options_in
-from api.search.service import Answered, SearchService
+from api.search.service import Answered, SearchService, Vector, require_found
 from index.search_options import MAX_K, Place, is_set
 
 T = TypeVar("T")
@@ -76,6 +76,7 @@ def collection_routes(runner: QueryRunner) -> APIRouter:
             answers = [await runner.answer(page, services[names[0]], engine, watch)]
         else:
             answers = await _answers(runner, query, services, engines, watch)
+        require_found(answers)
         answer = document(answers, engines, query, watch, runner.limits)
         if answer["cursor"] is not None:
             for name in names:  # also of those that have no more matches
@@ -105,13 +106,21 @@ async def _answers(
     engines: Mapping[str, Engine],
     watch: Stopwatch,
 ) -> list[Answered]:
-    """The first matches of each collection, by vectors alone: ranks of words are the same for all models."""
+    """The first matches of each collection, by words alone if its model takes no text."""
     k, start = min(query.place.seen + query.k, MAX_K), Place(seen=0, first=query.place.first)
-    options = options_in({**query.options, "k": k, "offset": 0, "cursor": None, "words": "off"})
-    first = replace(query, options=options, start=start)
-    vectors = await runner.vectors(query.parts, services, engines, watch)
+    options = options_in({**query.options, "k": k, "offset": 0, "cursor": None})
+    any_name = next(iter(engines))
+    parts = await runner.fetched(query.parts, services[any_name], engines[any_name], watch)
+    first = replace(query, options=options, start=start, parts=parts)
+    vectors: dict[str, list[Vector] | None] = {}
+    for name, engine in engines.items():
+        if engine.fingerprint not in vectors:
+            try:
+                vectors[engine.fingerprint] = await runner.vectors(parts, services[name], engine, watch)
+            except TextNotSupported:
+                vectors[engine.fingerprint] = None
     answers = [
-        _named(name, runner.answer(first, services[name], engine, Stopwatch(), vectors[name]))
+        _named(name, runner.answer(first, services[name], engine, Stopwatch(), vectors[engine.fingerprint]))
         for name, engine in engines.items()
     ]
     with watch.stage("search"):
@@ -128,14 +137,11 @@ async def _named(name: str, answer: Awaitable[T]) -> T:
 
 async def _engines(services: Mapping[str, SearchService], query: Query) -> dict[str, Engine]:
     """The engine of each collection: the current one, or that of the page before. Raises Problem."""
-    with naming_option():
-        cursor = query.cursor
-    if cursor is None:
+    editions = editions_of(query, services)
+    if editions is None:
         return {name: service.engine for name, service in services.items()}
-    if cursor.editions.keys() != services.keys():
-        raise invalid("cursor", "the cursor of an earlier answer of the same collections", str(cursor))
     return {
-        name: await _named(name, to_thread.run_sync(service.live.engine_of, cursor.editions[name]))
+        name: await _named(name, to_thread.run_sync(service.live.engine_of, editions[name]))
         for name, service in services.items()
     }
 

@@ -2,8 +2,11 @@
 
 import base64
 import json
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from fastapi.testclient import TestClient
+from numpy.typing import NDArray
 
 from api.build_service import build_collections
 from api.http import merged_answers
@@ -19,7 +23,9 @@ from api.http.routes import collections as routes
 from api.search import engine
 from api.search.collections import Collections
 from api.settings import ServeSettings
+from embedder.errors import UnsupportedInputError
 from index.collection import Collection
+from index.tiles import tile_boxes
 from jobs.embedding.model_source import model_record
 from tests.support.collections.hand_made import add_version, rows, unit_vectors
 from tests.support.collections.several import Loader, OtherFake
@@ -53,9 +59,9 @@ def table_of(numbers: Sequence[int], year: pa.DataType) -> pa.Table:
     return rows([f"{number:04}" for number in numbers], vectors[numbers], metadata=columns)
 
 
-def add(location: Path, table: pa.Table, embedder: FakeEmbedder | None = None) -> None:
+def add(location: Path, table: pa.Table, embedder: FakeEmbedder | None = None, tiles: str | None = None) -> None:
     """A version with further images."""
-    model = model_record((embedder or FakeEmbedder()).identity)
+    model = model_record((embedder or FakeEmbedder()).identity, tiles)
     add_version(Collection.create_or_open(str(location)), table, model=model)
 
 
@@ -151,6 +157,43 @@ def test_percentiles_are_those_of_all_images(clients: list[TestClient]) -> None:
     assert percentiles == pytest.approx([match["percentile"] for match in whole["matches"]], abs=5)
 
 
+def test_a_collection_too_small_for_percentiles_leaves_those_of_others(tmp_path: Path) -> None:
+    for name, count in (("a", 40), ("b", 1)):
+        add(tmp_path / name, rows([f"{name}{n:02}" for n in range(count)], unit_vectors(count, dim=DIM)))
+    body: dict[str, Any] = {"image": base64.b64encode(png((9, 99, 200))).decode(), "k": 50}
+    with served(tmp_path) as (client, _):
+        own = search(client, "/collections/a/search", **body)["matches"]
+        both = search(client, SEVERAL, **body, collections=["a", "b"])["matches"]
+        fitting = search(client, SEVERAL, **body, collections=["a", "b"], min_percentile=50)["matches"]
+    of_a = [match["percentile"] for match in both if match["collection"] == "a"]
+    assert of_a == pytest.approx([match["percentile"] for match in own], abs=0.002)
+    assert fitting == [match for match in both if match["percentile"] >= 50] != []
+
+
+def test_grids_of_tiles_may_differ(tmp_path: Path) -> None:
+    grids = {"a": None, "b": "2x2", "c": "3x3", "d": "4x1"}
+    for number, (name, tiles) in enumerate(grids.items()):
+        metadata, count = {}, len(tile_boxes(tiles))
+        if count:
+            vectors = unit_vectors(60 * count, seed=9 + number, dim=DIM)
+            metadata["tiles"] = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), count * DIM)
+        table = rows([f"{name}{n:02}" for n in range(60)], unit_vectors(60, seed=number, dim=DIM), metadata=metadata)
+        add(tmp_path / name, table, tiles=tiles)
+
+    def found(*paths: str, **body: Any) -> dict[str, Any]:
+        pages = [search(client, path, **body, embedding=VECTOR, k=500) for path in paths]
+        return {match["image_id"]: (match["score"], match["box"]) for page in pages for match in page["matches"]}
+
+    with served(tmp_path) as (client, _):
+        options: tuple[dict[str, Any], ...] = ({"min_score": 0.2}, {"sort": "-image_id"}, {})
+        for each in options:
+            expected = found(*(f"/collections/{name}/search" for name in grids), **each)
+            several = found(SEVERAL, **each, collections=[*grids])
+            assert several == {name: (pytest.approx(score, abs=2e-6), box) for name, (score, box) in expected.items()}
+    boxes = {tuple(box) for _, box in several.values() if box}
+    assert boxes == {box for tiles in grids.values() for box in tile_boxes(tiles)}
+
+
 EQUALS = (
     {"embedding": VECTOR},
     {"embedding": VECTOR, "offset": 2, "sort": "score"},
@@ -189,7 +232,8 @@ def test_an_image_may_be_in_several_collections(
         collections.open_services["b"].live.refresh()
         gone = client.post(SEVERAL, json=body | {"cursor": pages[0]["cursor"]})
         assert refusal(gone) == (410, "version-gone")
-        assert gone.json()["detail"].startswith("in b: this server has index version 000002 now")
+        # Of all three, if their own threads have read CURRENT meanwhile.
+        assert re.match("in [abc]: this server has index version 000002 now", gone.json()["detail"])
 
 
 def test_duplicates_are_folded_across_collections(tmp_path: Path) -> None:
@@ -222,6 +266,61 @@ def test_a_column_of_several_types_is_one_as_in_one_collection(tmp_path: Path) -
             whole = search(client, "/collections/whole/search", **options)["matches"]
             assert [match["metadata"] for match in several] == [match["metadata"] for match in whole]
             assert [match["image_id"] for match in several] == [match["image_id"] for match in whole]
+
+
+MIXED: tuple[tuple[Any, Any], ...] = (
+    (pa.array([-3, None]), pa.array([2**64 - 1, 1], pa.uint64())),
+    (pa.array([3, None]), pa.array([b"\xff", None])),
+    (pa.array([datetime(2024, 1, 1)], pa.timestamp("ns")), pa.array([2**35]).cast(pa.timestamp("s"))),
+)
+
+
+@pytest.mark.parametrize(("one", "other"), MIXED, ids=str)
+@pytest.mark.parametrize("name", ["several", "whole"])
+def test_values_that_no_type_holds_are_shown_and_not_searched(tmp_path: Path, name: str, one: Any, other: Any) -> None:
+    """In several collections, and in one whose runs have different types."""
+    path, body = of_both(tmp_path, name, one, other)
+    with served(tmp_path) as (client, _):
+        own = search(client, "/collections/b/search")["matches"]
+        found = search(client, path, **body)["matches"]
+        assert [match["metadata"] for match in found[len(one) :]] == [match["metadata"] for match in own]
+        for options in ({"sort": "m"}, {"group_by": "m"}, {"filter": {"m": {"$exists": True}}}, {"facets": ["m"]}):
+            answer = client.post(path, json=body | options)
+            assert refusal(answer) == (422, "invalid-request")
+            assert "one type" in answer.json()["detail"]
+        assert "m" not in client.get("/collections/whole/facets").json()["columns"]
+
+
+@pytest.mark.parametrize("name", ["several", "whole"])
+def test_integers_and_decimals_are_decimals(tmp_path: Path, name: str) -> None:
+    prices = pa.array([Decimal("1.25"), Decimal("-7")], pa.decimal128(10, 2))
+    path, body = of_both(tmp_path, name, pa.array([3, 2**63 - 1]), prices)
+    with served(tmp_path) as (client, _):
+        matches = search(client, path, **body, sort="m", filter={"m": {"$gt": 0}})["matches"]
+    assert [match["metadata"]["m"] for match in matches] == ["1.25", "3.00", "9223372036854775807.00"]
+
+
+def of_both(folder: Path, name: str, one: Any, other: Any) -> tuple[str, dict[str, Any]]:
+    """The path and body of a search of images with one column of both, in two collections and in one."""
+    for letter, values in (("a", one), ("b", other)):
+        ids = [f"{letter}{number}" for number in range(len(values))]
+        table = rows(ids, unit_vectors(len(ids), dim=DIM), metadata={"m": values})
+        add(folder / letter, table)
+        add(folder / "whole", table)
+    return ("/collections/whole/search", {}) if name == "whole" else (SEVERAL, {"collections": ["a", "b"]})
+
+
+def test_a_cursor_of_several_collections_is_of_no_single_one(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        add(tmp_path / name, table_of(range(20), pa.int32()))
+    with served(tmp_path) as (client, _):
+        several, one = search(client, SEVERAL, collections=["a"], k=3), search(client, "/collections/a/search", k=3)
+        for path, body in (
+            ("/collections/a/search", {"cursor": several["cursor"]}),
+            (SEVERAL, {"cursor": one["cursor"], "collections": ["a"]}),
+        ):
+            refused = client.post(path, json={"k": 3, **body})
+            assert (refused.status_code, "cursor: expected" in refused.json()["detail"]) == (422, True)
 
 
 @pytest.mark.parametrize("forgery", ["{broken", {"a": 5, "b": None}, {"a": [], "b": {}}, {"a": "x"}, {}], ids=str)
@@ -280,7 +379,12 @@ def test_pages_by_rank_follow_each_other(different: TestClient, monkeypatch: pyt
         assert [match for page in pages for match in page["matches"]] == whole["matches"]
         assert {page["total"] for page in pages} == {45}
         assert len(whole["matches"]) == (whole["groups"] or 45)
-        assert all(match["words"] is None for match in whole["matches"])
+        own = {
+            match["image_id"]: match["words"]
+            for name in ABC
+            for match in pages_of(different, f"/collections/{name}/search", 45, text="word3", **each)[0]["matches"]
+        }
+        assert all(match["words"] == own[match["image_id"]] for match in whole["matches"])
     for module in (routes, merged_answers):
         monkeypatch.setattr(module, "MAX_K", 13)
     assert len(ids(*pages_of(different, SEVERAL, 5, text="word3", collections=ABC))) == 10
@@ -294,6 +398,33 @@ def test_words_alone_need_no_model(different: TestClient, tmp_path: Path) -> Non
         expected, found = search(one, **body), search(different, SEVERAL, **body, collections=["a", "c"])
     assert (ids(found), found["total"], found["model"]) == (ids(expected), expected["total"], None)
     assert len(ids(found)) > 5
+
+
+class NoText(OtherFake):
+    def embed_texts(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        raise UnsupportedInputError("this model takes pictures only")
+
+
+def test_words_stand_in_for_a_model_that_takes_no_text(tmp_path: Path) -> None:
+    add(tmp_path / "a", table_of(range(20), pa.int32()))
+    add(tmp_path / "b", table_of(range(10, 30), pa.int32()), embedder=NoText())
+    collections = build_collections(
+        ServeSettings(collection=str(tmp_path)), load_model=Loader(FakeEmbedder(), NoText()).load
+    )
+    with TestClient(create_app(collections)) as client:
+        names = {"collections": ["a", "b"]}
+        for text, found in (("word3", True), ("nowhere", False)):
+            body: dict[str, Any] = {"text": text, "k": 50}
+            several = search(client, SEVERAL, **body, **names)["matches"]
+            own = client.post("/collections/b/search", json=body)
+            assert own.status_code == (200 if found else 422)
+            of_b = [match["image_id"] for match in several if match["collection"] == "b"]
+            assert of_b == ([match["image_id"] for match in own.json()["matches"]] if found else [])
+            assert len(several) == 20 + len(of_b)
+        for options in ({"words": "off"}, {"min_score": 0.1}):
+            refused = client.post(SEVERAL, json={"text": "word3", **names, **options})
+            assert refusal(refused) == (422, "text-not-supported")
+            assert refused.json()["detail"].startswith("in b: ")
 
 
 def test_columns_of_different_types_are_not_merged_by_rank(tmp_path: Path) -> None:
