@@ -25,7 +25,7 @@ from index.collection.layout import ANN, SEGMENTS, VECTORS
 from index.collection.records import IndexSettings, SegmentRecord, VersionManifest
 from index.queries import QueryKind
 from index.search import Searcher
-from index.segments.kinds import new_index
+from index.segments.kinds.registry import new_index
 from index.segments.vector_file import VectorFile
 
 _K = 10

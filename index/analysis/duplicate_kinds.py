@@ -1,4 +1,4 @@
-"""The kinds of duplicates."""
+"""The kinds of duplicates: a new one is an entry here. Which one a pair is, `jobs/duplicates/find.py` decides."""
 
 from typing import Final, Literal, get_args
 

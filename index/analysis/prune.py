@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from index.analysis.duplicates import Alike
+from index.analysis.near_duplicates import Alike
 from index.arrays import Positions, Scores, Vectors, least_score
 from index.search_options import checked_min_score
 from index.segments.eligible import Eligible

@@ -7,7 +7,7 @@ from index.arrays import Vectors
 from index.collection.records import FLAT, IndexSettings, Option
 from index.errors import FactoryError
 from index.segments.exact import SCAN_BYTES_PER_SECOND, max_exact_rows
-from index.segments.kinds import new_index
+from index.segments.kinds.registry import new_index
 from index.segments.kinds.wrappers import principal_dims
 
 _FLOAT = 4  # bytes

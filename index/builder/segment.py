@@ -19,7 +19,7 @@ from index.collection.layout import ANN, ANN_OF, TILE_ANN, TILE_VECTORS, VECTORS
 from index.collection.records import FLAT, IndexSettings, Option, SegmentRecord
 from index.collection.rows import EMBEDDING, TILES
 from index.segments.exact import max_exact_rows
-from index.segments.kinds import copy_index, new_index
+from index.segments.kinds.registry import copy_index, new_index
 from index.segments.segment import Segment
 from index.segments.vector_file import VectorFile
 from index.segments.vector_index import VectorIndex

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from index.collection.catalog.catalog import Catalog, RunRows
-from index.collection.catalog.facts import write_deletes, write_facts
+from index.collection.catalog.row_facts import write_deletes, write_facts
 from index.collection.current_file import read_current, replace_current
 from index.collection.layout import (
     ANNOTATIONS,

@@ -18,8 +18,8 @@ import faiss
 import numpy as np
 
 from index.errors import CollectionError
-from index.segments.kinds import map_index
 from index.segments.kinds.kind import IndexKind, faiss_reason
+from index.segments.kinds.registry import map_index
 
 _BOOTSTRAP: Final = (
     "import json, sys; sys.path[:], jobs = json.loads(sys.argv[1]); from index.segments.ann_check import run; run(jobs)"

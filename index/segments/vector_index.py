@@ -16,8 +16,8 @@ from index.arrays import Positions, Scores, Vectors
 from index.segments.eligible import Eligible
 from index.segments.exact import exact_neighbours
 from index.segments.hits import Hits
-from index.segments.kinds import map_index
 from index.segments.kinds.kind import IndexKind
+from index.segments.kinds.registry import map_index
 from index.segments.vector_file import VectorFile
 
 TUNED_K = 11

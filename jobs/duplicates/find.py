@@ -14,7 +14,7 @@ import numpy as np
 
 from index.analysis.duplicate_kinds import KINDS, PIXEL_KINDS, Kind
 from index.analysis.duplicate_plan import Duplicate, DuplicatePlan, PlannedGroup, PlannedImage, sort_groups
-from index.analysis.duplicates import LinkedRows, near_duplicates, nearest_pairs
+from index.analysis.near_duplicates import LinkedRows, near_duplicates, nearest_pairs
 from index.builder.build_index import require_all_runs
 from index.collection import Collection
 from index.collection.catalog.catalog import Catalog, RunRows

@@ -17,9 +17,9 @@ from index.collection.records import RowFile, RunManifest, RunStart
 from index.collection.rows import FILTERED
 from jobs.addresses.record_checks import record_fetches
 from jobs.embedding.report import BlockSummary, EmbedReport
-from jobs.errors import JobError, TooManyRejectsError, UsageError
+from jobs.errors import JobError, UsageError
+from jobs.limits import require_few_rejects
 from jobs.planning.plan import Plan
-from jobs.planning.rejects import format_reasons
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,19 +129,9 @@ def _checked_counts(written: WrittenRun, rows: Catalog, max_reject_rate: float) 
             f"an expression that matches some of them, got {plan.image_filter.settings.keep}. "
             f"`likeness rejects --reason {FILTERED}` shows why each was left out"
         )
-    require_few_rejects(report, max_reject_rate, "run the same command again: it embeds nothing twice")
+    again = "run the same command again: it embeds nothing twice"
+    require_few_rejects(report.reject_reasons, report.unfiltered, max_reject_rate, again)
     if counts.pop("failed_again") and not plan.deleted:
         return None
     listed = {"listed": report.listed, "already_there": report.already_there, "deleted": plan.deleted}
     return {**listed, **counts}
-
-
-def require_few_rejects(report: EmbedReport, allowed: float, again: str) -> None:
-    """Raise TooManyRejectsError if more than this share of the images was rejected; `again` says how to go on."""
-    rejected, count = report.reject_reasons.total(), report.unfiltered
-    if rejected > allowed * count:
-        raise TooManyRejectsError(
-            f"{rejected} of {count} images were rejected ({rejected / count:.1%}; mostly "
-            f"{format_reasons(report.reject_reasons, 3)}), more than the {allowed:.1%} allowed, so nothing was "
-            f"published. Fix the source or raise --max-reject-rate, and {again}. `likeness rejects` lists the rejects"
-        )

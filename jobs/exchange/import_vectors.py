@@ -24,12 +24,12 @@ from index.storage.bucket_address import without_secrets
 from index.storage.scratch import Scratch
 from index.storage.storage import Storage, canonical_address
 from index.versions.servable import collection_model
-from jobs.embedding.commit import require_few_rejects
 from jobs.embedding.model_source import model_record
 from jobs.embedding.report import EmbedReport
 from jobs.errors import OtherModelError, SourceError, TooManyRejectsError
 from jobs.exchange.check_vectors import unit_rows
 from jobs.exchange.vector_files import ID_COLUMNS, RowIds, VectorPart, find_vectors
+from jobs.limits import require_few_rejects
 from jobs.planning.plan import write_block
 from jobs.sources.files import require_source_exists
 from jobs.sources.list_columns import URI_COLUMNS
@@ -109,7 +109,7 @@ class VectorImport:
         if report.done != report.listed:
             source = without_secrets(self.source)
             raise SourceError(f"{source} had {report.listed} rows, but {report.done} were read: it has changed since")
-        require_few_rejects(report, self.max_reject_rate, "import it again")
+        require_few_rejects(report.reject_reasons, report.unfiltered, self.max_reject_rate, "import it again")
         counts = {"listed": report.listed, "already_there": 0, "deleted": 0}
         counts |= {"embedded": report.embedded, "filtered": 0, "rejected": report.rejected}
         leased.commit_run(run, files, counts=counts)

@@ -25,7 +25,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from index.collection.catalog.database import database, run_statement
-from index.collection.catalog.facts import MAX_POSITIONS, read_schema, write_facts
+from index.collection.catalog.row_facts import MAX_POSITIONS, read_schema, write_facts
 from index.collection.catalog.sql import cast, parquet, quoted, shape, without_nan
 from index.collection.merged.sets import MergedRun
 from index.collection.records import ModelRecord, RowFile, RunManifest, RunStart

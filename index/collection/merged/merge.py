@@ -11,7 +11,7 @@ from typing import Final
 import pyarrow as pa
 
 from index.collection.catalog.catalog import RunRows
-from index.collection.catalog.facts import in_parts, read_schema, write_parts
+from index.collection.catalog.row_facts import in_parts, read_schema, write_parts
 from index.collection.collection import Collection
 from index.collection.layout import FACTS, MERGED, merged_path
 from index.collection.merged.policy import choose

@@ -11,7 +11,7 @@ from index.collection.layout import ANN, VECTORS
 from index.collection.records import FLAT, IndexSettings
 from index.errors import FactoryError
 from index.segments.exact import max_exact_rows
-from index.segments.kinds import new_index
+from index.segments.kinds.registry import new_index
 from tests.support.collections.hand_made import segment_of, unit_vectors
 
 M, MB = 1_000_000, 1 << 20

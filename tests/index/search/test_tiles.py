@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pytest
 
-from index.analysis.duplicates import near_duplicates
+from index.analysis.near_duplicates import near_duplicates
 from index.builder.build_index import build_index
 from index.collection import Collection
 from index.collection.records import IndexSettings

@@ -1,7 +1,10 @@
-"""Refuses to delete or replace more images than a job allows."""
+"""Refuses a run that would delete, replace or reject more images than its job allows."""
 
-from jobs.errors import TooManyMissingError
+from collections import Counter
+
+from jobs.errors import TooManyMissingError, TooManyRejectsError
 from jobs.planning.changes import SourceChange
+from jobs.planning.rejects import format_reasons
 from jobs.spec import JobSpec
 
 
@@ -34,3 +37,14 @@ def _check_share(count: int, rows: int, problem: str, remedy: str, max_missing: 
         f"{count:,} of the {rows:,} images of {problem} ({share:.1%}, over the {max_missing:.0%} of --max-missing), so "
         f"nothing was changed. {remedy}, use --max-missing {min(1.0, share + 0.01):.2f}"
     )
+
+
+def require_few_rejects(reasons: Counter[str], count: int, allowed: float, again: str) -> None:
+    """Raise TooManyRejectsError if more than this share of `count` images was rejected; `again` says how to go on."""
+    rejected = reasons.total()
+    if rejected > allowed * count:
+        raise TooManyRejectsError(
+            f"{rejected} of {count} images were rejected ({rejected / count:.1%}; mostly "
+            f"{format_reasons(reasons, 3)}), more than the {allowed:.1%} allowed, so nothing was published. Fix the "
+            f"source or raise --max-reject-rate, and {again}. `likeness rejects` lists the rejects"
+        )

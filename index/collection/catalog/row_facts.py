@@ -1,4 +1,4 @@
-"""The facts of a run: all columns of its rows but vectors, and where each row is, in a few Parquet files. Those that
+"""The facts of a run's rows: all their columns but vectors, and where each row is, in a few Parquet files. Those that
 say which ids it deletes have no other column.
 """
 

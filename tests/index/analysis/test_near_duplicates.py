@@ -8,8 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from index.analysis import duplicates
-from index.analysis.duplicates import DuplicateGroup, near_duplicates
+from index.analysis.near_duplicates import DuplicateGroup, near_duplicates
 from index.collection import Collection
 from index.collection.records import IndexSettings
 from index.errors import QueryError
@@ -63,12 +62,12 @@ def assert_same(found: list[DuplicateGroup], expected: list[DuplicateGroup]) -> 
 def test_groups_are_those_of_brute_force(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, segment_rows: int) -> None:
     vectors = clumps(seed=1)
     searcher = indexed(tmp_path, vectors, segment_rows)
-    monkeypatch.setattr(duplicates, "_ROWS", 64)
+    monkeypatch.setattr("index.analysis.near_duplicates._ROWS", 64)
     for min_score in (0.9, 0.98, 0.9995, 1.0):
         expected = brute_force(vectors, min_score)
         assert len(expected) > 10
         for depths in ((16, 128, 1_024), (2, 3), (1,)):
-            monkeypatch.setattr(duplicates, "_DEPTHS", depths)
+            monkeypatch.setattr("index.analysis.near_duplicates._DEPTHS", depths)
             assert_same(near_duplicates(searcher, min_score), expected)
 
 
@@ -119,7 +118,7 @@ def test_orthogonal_images_have_no_duplicates(tmp_path: Path) -> None:
 
 _PEAK = """
 import resource, sys
-from index.analysis.duplicates import near_duplicates
+from index.analysis.near_duplicates import near_duplicates
 from index.collection import Collection
 from index.search import Searcher
 searcher = Searcher.open(Collection.open(sys.argv[1]))
