@@ -28,7 +28,12 @@ from embedder.ocr.line_reader import OcrModels
 Pixels = NDArray[np.uint8]
 Box = NDArray[np.int32]
 
-_OPENVINO: Final = {"INFERENCE_NUM_THREADS": 1, "NUM_STREAMS": 1, "CPU_RUNTIME_CACHE_CAPACITY": 0}
+_OPENVINO: Final = {
+    "INFERENCE_NUM_THREADS": 1,
+    "NUM_STREAMS": 1,
+    "CPU_RUNTIME_CACHE_CAPACITY": 0,
+    "ENABLE_CPU_PINNING": False,  # all processes would choose the same core
+}
 _MIN_SIDE: Final = 16
 """Pixels; in smaller pictures there is nothing to read."""
 _MAX_LINES: Final = 1_000

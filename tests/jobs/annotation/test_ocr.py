@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -73,6 +74,18 @@ def test_lines_are_read_with_their_boxes(collection: Collection, run: Run, tmp_p
     listed = run("columns", collection.location).out
     assert "PP-OCRv6" in listed
     assert run("info", collection.location).code == run("search", collection.location, "--like", "sign.png").code == 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="says which cores a process may use")
+def test_a_process_that_reads_may_use_every_core() -> None:
+    reader, picture = line_reader.LineReader(), encode(drawn(("Harbour Street", 60, 40)), "png")
+    cores = set[frozenset[int]]()
+    with ThreadPoolExecutor() as pool:
+        reading = pool.submit(reader.read, picture)
+        while not reading.done():
+            cores |= {frozenset(os.sched_getaffinity(process)) for process in reader._lane.processes}
+            time.sleep(0.002)
+    assert cores == {frozenset(os.sched_getaffinity(0))}
 
 
 def test_five_scripts_are_read(collection: Collection, run: Run, tmp_path: Path) -> None:
