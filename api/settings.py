@@ -1,6 +1,5 @@
 """The server's settings: keyword arguments, or environment variables that begin with LIKENESS_."""
 
-import os
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Self
 
@@ -13,6 +12,7 @@ from api.documents import MAX_JSON_VALUES
 from api.errors import ListenError
 from api.observe.log import LogFormat
 from embedder.identity import Precision
+from embedder.processors import usable_cpus
 from embedder.python_class import CLASS_NAME
 from index.search_options import MAX_K
 
@@ -212,7 +212,7 @@ class ServeSettings(BaseSettings):
 
     def cores(self, replicas: Replicas) -> int:
         """Cores that each of `replicas` may use: all if there is only one, else those that Ray reserves for it."""
-        return (os.cpu_count() or 1) if replicas.maximum == 1 else max(1, int(self.num_cpus))
+        return usable_cpus() if replicas.maximum == 1 else max(1, int(self.num_cpus))
 
     @property
     def needs_caller_addresses(self) -> bool:

@@ -7,7 +7,6 @@ caller's main module again in each, so a notebook or script without a `__main__`
 times as long for a task. This pool has no threads, which could outlive their owner.
 """
 
-import os
 import sys
 import threading
 import weakref
@@ -25,6 +24,7 @@ from embedder.images.decode import CropSpec, DecodedImage
 from embedder.images.decoder_process import Answer, DecodeProcess, IsAwaited, ReadPart, Task, abandoned_error
 from embedder.images.limits import ACCEPTED_LIMITS, DEFAULT_LIMITS, ImageLimits
 from embedder.images.signature import Signature
+from embedder.processors import usable_cpus
 
 # The highest estimates from its header that a normal picture has, such as a JPEG of 20 megapixels.
 _NORMAL_MEMORY: Final = 64 * 2**20
@@ -134,7 +134,7 @@ class Lane:
         count: int | None = None,
         max_waiting: int = sys.maxsize,
     ) -> None:
-        self._count = count or os.cpu_count() or 1
+        self._count = count or usable_cpus()
         self._make = partial(DecodeProcess, memory, niceness, worker)
         self._started, self._idle = set[DecodeProcess](), list[DecodeProcess]()
         self._free_processes = threading.Semaphore(self._count)

@@ -17,6 +17,7 @@ from typing import Any
 import ray
 import ray.exceptions
 
+from embedder.processors import usable_cpus
 from jobs.errors import JobError, RayStartError
 
 _START_S = 300
@@ -55,7 +56,7 @@ def _start_here(options: Mapping[str, Any]) -> None:
         init(
             address="local",  # never the remains of a cluster whose driver was killed
             include_dashboard=False,
-            **{"num_cpus": max(_MIN_CPUS, os.cpu_count() or 1), **options},
+            **{"num_cpus": max(_MIN_CPUS, usable_cpus()), **options},
         )
     except Exception as error:  # Ray raises nothing narrower when its processes are late
         ray.shutdown()

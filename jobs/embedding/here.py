@@ -1,7 +1,5 @@
 """Runs the stages without Ray: child processes decode ahead, and the caller's thread runs the forward pass."""
 
-import os
-import sys
 import threading
 from collections import deque
 from collections.abc import Generator
@@ -10,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import islice
 
+from embedder.processors import usable_cpus
 from jobs.embedding.model_source import ModelCache
 from jobs.embedding.report import BlockSummary
 from jobs.embedding.stages import EmbedBlock, Work, drop_fetcher, fetch_and_decode, stop_decoders
@@ -21,7 +20,7 @@ _BLOCKS_AHEAD = 2
 
 def blocks_here(todo: Todo, work: Work, model_cache: ModelCache) -> Generator[BlockSummary]:
     """Blocks in the order of the listing. Raises what loading and embedding raise."""
-    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    cores = usable_cpus()
     stopped = threading.Event()
     settings = replace(work.decode, threads=max(1, work.decode.threads * cores // _BLOCKS_AHEAD), decoders=cores)
     embed = replace(work.embed, load=partial(model_cache.load, work.embed.load))  # loads once for all plans

@@ -1,6 +1,5 @@
 """The model that embeds into a collection: found, recorded, and loaded where it is needed."""
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
@@ -9,6 +8,7 @@ from embedder.identity import ModelIdentity, Precision
 from embedder.models.checkpoint import Checkpoint
 from embedder.models.load import find_model, load_embedder
 from embedder.models.own_embedder import OwnModel
+from embedder.processors import usable_cpus
 from embedder.protocol import Embedder
 from index.collection.records import ModelRecord
 from jobs.errors import OtherModelError
@@ -58,7 +58,7 @@ class ModelSource:
             device=self.device,
             precision=self.precision,
             batch_size=self.batch_size,
-            threads=os.cpu_count(),
+            threads=usable_cpus(),
             convert=self.convert,
         )
 

@@ -1,6 +1,5 @@
 """Lists the frames of videos that show something new, with their time in the id."""
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -13,6 +12,7 @@ import pyarrow.compute as pc
 
 from embedder.errors import FetchError, Rejected
 from embedder.fetch import Fetcher
+from embedder.processors import usable_cpus
 from index.storage.picture_reader import PictureReader
 from jobs.errors import SourceError
 from jobs.sources.files import SourceFile, file_listing
@@ -40,7 +40,7 @@ def list_videos(files: Sequence[SourceFile], listed_frames: ListedFrames) -> Lis
     if find_spec("av") is None:
         raise SourceError(f"{files[0].uri} is a video: install likeness[video] to take its frames")
     list_one = partial(_list_video, Fetcher(buckets=PictureReader()), listed_frames())
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    with ThreadPoolExecutor(usable_cpus()) as pool:
         found = list(pool.map(list_one, files))
     tables = [each for each in found if isinstance(each, pa.Table)]
     refused = [each for each in found if isinstance(each, Refused)]

@@ -18,6 +18,7 @@ from rich.markup import escape
 from api.errors import ApiError
 from embedder.errors import EmbedderError
 from embedder.openmp import OPENMP_ENVIRONMENT
+from embedder.processors import cpu_quota
 from index.errors import DISK_FULL, CollectionError, LeaseError, OvertakenError, RecallTooLowError
 from jobs.errors import JobError, RayStartError, TooManyMissingError, TooManyRejectsError
 from likeness.cli.annotate import annotate, columns, match
@@ -47,6 +48,8 @@ def main() -> None:
     """
     for name, value in OPENMP_ENVIRONMENT.items():
         os.environ.setdefault(name, value)
+    if quota := cpu_quota():  # OpenMP sees all cores of a machine
+        os.environ.setdefault("OMP_NUM_THREADS", str(quota))
     # Lines are wrapped only on a terminal. Characters that the locale lacks are printed as escapes.
     console.soft_wrap = not console.is_terminal
     if isinstance(sys.stdout, io.TextIOWrapper):

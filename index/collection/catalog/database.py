@@ -32,11 +32,9 @@ def _open() -> DuckDBPyConnection:
     import duckdb
 
     spilled = Scratch("catalogs")
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     opened = duckdb.connect(
         config={
             "memory_limit": _MEMORY,
-            "threads": str(cores),
             "temp_directory": str(spilled.path),
             "preserve_insertion_order": "false",  # which would need more memory
             "arrow_large_buffer_size": "true",
@@ -46,6 +44,8 @@ def _open() -> DuckDBPyConnection:
         }
     )
     opened.execute("SET GLOBAL TimeZone = 'UTC'")
+    if hasattr(os, "sched_getaffinity"):  # DuckDB knows a container's quota, but not which cores it may run on
+        opened.execute(f"SET threads = least(current_setting('threads'), {len(os.sched_getaffinity(0))})")
     atexit.register(_close, opened, spilled)
     return opened
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations  # pyarrow's types take arguments in its stubs alone
 
-import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -10,6 +9,7 @@ import pyarrow as pa
 
 from embedder.errors import ImageError
 from embedder.ocr.line_reader import MAX_PIXELS, Line, LineReader, OcrModels
+from embedder.processors import usable_cpus
 from jobs.annotation.predictor import Batch, Columns, Recipe, fingerprint_of
 
 _VERSION = 1
@@ -34,7 +34,7 @@ class Ocr:
         self._reader = LineReader()
 
     def __call__(self, batch: Batch) -> Columns:
-        pool = ThreadPoolExecutor(os.cpu_count())
+        pool = ThreadPoolExecutor(usable_cpus())
         try:
             read = list(pool.map(self._read, batch["file"]))
         finally:

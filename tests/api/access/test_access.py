@@ -301,7 +301,7 @@ def test_a_replicas_limits_depend_on_its_cores(
     options: dict[str, Any], searches: int, requests: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Several replicas may be on one machine: each has the cores that Ray reserves for it."""
-    monkeypatch.setattr("api.settings.os.cpu_count", lambda: 8)
+    monkeypatch.setattr("api.settings.usable_cpus", lambda: 8)
     settings = ServeSettings(collection="c", **options)
     assert settings.limits().max_searches == searches
     assert settings.access().max_ongoing_requests == requests

@@ -158,7 +158,7 @@ def test_a_searcher_of_another_model_is_refused_with_both_fingerprints(searcher:
 def test_each_replica_decodes_as_many_pictures_at_once_as_it_has_cores(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replicas: int, at_once: int
 ) -> None:
-    monkeypatch.setattr("api.settings.os.cpu_count", lambda: 3)
+    monkeypatch.setattr("api.settings.usable_cpus", lambda: 3)
     monkeypatch.setattr("api.build_service.DecodePool", DecodePool)  # its own
     make_collection(tmp_path / "c", {"red.png": png(COLOURS["red.png"])}, FakeEmbedder())
     settings = ServeSettings(collection=str(tmp_path / "c"), replicas=replicas)
