@@ -127,22 +127,27 @@ def queries(words: Sequence[str]) -> dict[str, Callable[[random.Random], str]]:
     }
 
 
-def report_queries(report: Report, index: SegmentedIndex, fts: sqlite3.Connection, rows: int, bars: bool) -> None:
-    """Median milliseconds of a filter's rows; of the best rows, by captions; the same among 1% of them; and of FTS5."""
+def report_queries(report: Report, searcher: Searcher, fts: sqlite3.Connection, rows: int, bars: bool) -> None:
+    """Median milliseconds of a filter's rows; of the best rows, by captions; the same among 1% of them; of FTS5; and of
+    a page of the nearest vectors, without and with the words.
+    """
+    index = searcher.segments
     one_percent = Filter.parse({"image_id": {"$prefix": "77"}}, index.schema)
     index.eligible(one_percent)
-    figures = {name: _timed(index, fts, draw, one_percent) for name, draw in queries(vocabulary()).items()}
+    figures = {name: _timed(searcher, fts, draw, one_percent) for name, draw in queries(vocabulary()).items()}
     report.table(f"queries of {rows:,} rows, in ms", [{"": name, **each} for name, each in figures.items()])
     if bars:
         typical = figures["five words, two of them frequent"]
         report.at_most("ms of a ranked search for five words", typical["ranked"], 10)
         report.at_most("ms of the same among 1% of the rows", typical["ranked in 1%"], 10)
+        report.at_most("ms that the words add to a search", typical["vector and words"] - typical["vector"], 10)
 
 
 def _timed(
-    index: SegmentedIndex, fts: sqlite3.Connection, draw: Callable[[random.Random], str], one_percent: Filter
+    searcher: Searcher, fts: sqlite3.Connection, draw: Callable[[random.Random], str], one_percent: Filter
 ) -> dict[str, float]:
-    drawn, taken = random.Random(1), defaultdict[str, list[float]](list)
+    index, drawn, taken = searcher.segments, random.Random(1), defaultdict[str, list[float]](list)
+    vectors = Clustered().queries(_DRAWS)[:, : searcher.dim]
     for number in range(_DRAWS):
         query = draw(drawn)
         terms, where = any_terms(query), Filter.parse({"caption": {"$match": query}}, index.schema)
@@ -151,6 +156,8 @@ def _timed(
             "$match": lambda where=where: [segment.passing(where) for segment in index.parts],  # type: ignore[misc]
             "ranked": partial(_ranked, index, best),
             "ranked in 1%": partial(_ranked, index, best, one_percent),
+            "vector": partial(searcher.answer, vectors[number], 10),
+            "vector and words": partial(searcher.answer, vectors[number], 10, words=query),
         }
         if number < _FTS_DRAWS:
             searches["FTS5"] = partial(fts_search, fts, query)
@@ -197,7 +204,7 @@ def benchmark(report: Report, folder: Path, arguments: argparse.Namespace) -> No
     searcher = Searcher.open(collection)
     report_size(report, searcher)
     with_bars = not arguments.quick
-    report_queries(report, searcher.segments, fts_index(folder / "fts.db", rows, report), rows, with_bars)
+    report_queries(report, searcher, fts_index(folder / "fts.db", rows, report), rows, with_bars)
 
 
 if __name__ == "__main__":
