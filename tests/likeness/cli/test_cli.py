@@ -733,7 +733,7 @@ def test_the_environment_sets_what_options_do_not(
     assert_one_line(run("search", collection, "--text", "x"), f"there is no folder {tmp_path}/gone")
     assert run("search", collection, "--text", "x", "--model", "demo").code == 0
     monkeypatch.setenv("LIKENESS_THREADS", "many")
-    assert_one_line(run("search", collection, "--text", "x"), "LIKENESS_THREADS is 'many': expected a valid integer")
+    assert_one_line(run("search", collection, "--text", "x"), "LIKENESS_THREADS is 'many': expected a whole number")
 
 
 @pytest.mark.parametrize(("max_bytes", "file"), [(100, "/.lease'"), (500, "/index/segments/000002-00'")])
@@ -756,6 +756,58 @@ def test_a_full_disk_is_reported_with_advice(growing: Path, max_bytes: int, file
 def test_a_folder_that_may_not_be_written_is_reported_with_advice(run: Run, collection: Path) -> None:
     refused = run("export", collection, "/sys/exported")
     assert_one_line(refused, "'/sys/", "expected a place that this user may read and write")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (
+            ["export", "{collection}", "{file}/out"],
+            "File exists: '{file}': a part of this path is a file: expected folders",
+        ),
+        (["export", "{collection}", "{file}/a/out"], "'{file}/a': a part of this path is a file: expected folders"),
+        (["embed", "{collection}", "{file}/a", "--model", "demo"], "'{file}/a': a part of this path is a file"),
+        (["keys", "add", "{file}/keys.json", "--name", "a"], "'{file}': a part of this path is a file"),
+        (["demo", "--folder", "{file}"], "a part of this path is a file: expected folders"),
+        (["match", "{collection}", "{collection}", "--name", "m", "--to", "{file}/a/p.parquet"], "in a folder"),
+        (
+            ["reembed", "{collection}", "{collection}", "--report", "{collection}"],
+            "a folder: expected the path of a file",
+        ),
+    ],
+)
+def test_a_place_below_a_file_and_a_folder_for_a_file_are_reported(
+    run: Run, collection: Path, tmp_path: Path, arguments: list[str], expected: str
+) -> None:
+    (tmp_path / "file").write_text("")
+    places = {"file": str(tmp_path / "file"), "collection": str(collection)}
+    assert_one_line(run(*(each.format(**places) for each in arguments)), expected.format(**places))
+
+
+def test_a_filter_of_an_export_names_the_columns_of_searches(run: Run, collection: Path, tmp_path: Path) -> None:
+    refused = run("export", collection, tmp_path / "out", "--filter", '{"colour": 1}')
+    searched = run("search", collection, "--filter", '{"colour": 1}')
+    assert_one_line(refused, "unknown column 'colour'; columns that can be filtered: image_id (")
+    assert "error_stage" not in refused.err
+    assert refused.err.partition("filtered: ")[2] == searched.err.partition("filtered: ")[2]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["prune", "c", "--keep", "0"], "--keep is '0': expected a value greater than or equal to 1"),
+        (["search", "c", "--diversity", "2"], "--diversity is '2': expected a value less than or equal to 1"),
+        (
+            ["evaluate", "c", "--by", "x", "--sample", "0"],
+            "--sample is '0': expected a value greater than or equal to 1",
+        ),
+        (["select", "c", "--name", "x", "-n", "abc"], "-n is 'abc': expected a whole number"),
+        (["select", "c", "--name", "x", "--prune", "a"], "--prune is 'a': expected a number"),
+        (["keys", "add", "--name", "x", "--scope", "all"], "--scope is 'all': expected one of 'search', 'admin'"),
+    ],
+)
+def test_a_value_that_an_option_does_not_take_is_named(run: Run, arguments: list[str], expected: str) -> None:
+    assert_one_line(run(*arguments), expected)
 
 
 def test_help_loads_no_slow_modules() -> None:
