@@ -672,26 +672,37 @@ def test_a_ray_that_does_not_start_exits_with_75(
 
 @pytest.mark.parametrize(
     ("arguments", "part"),
-    [
-        (["embed", "x", "y", "--max-reject-rate", "1.5"], "--max-reject-rate"),
-        (["embed", "x", "y", "--batch-size", "0"], "--batch-size"),
-        (["embed", "x"], "collection"),
-        (["serve", "x", "--port", "65536"], "--port"),
-        (["serve", "x", "--port", "http"], "--port"),
-        (["demo", "--port", "-1"], "--port"),
-        (["index", "x", "--target-recall", "1.5"], "--target-recall"),
-        (["prune", "x", "--keep", "0"], "--keep"),
-        (["search", "x", "--like", "y", "--min-score", "2"], "--min-score"),
-        (["search", "x", "a.jpg", "--format", "xml"], "xml"),
-        (["duplicates", "x", "--min-score", "2"], "--min-score"),
-        (["nonsense"], "No such command 'nonsense'"),
-    ],
+    [(["embed", "x"], "collection"), (["nonsense"], "No such command 'nonsense'")],
 )
-def test_options_that_typer_refuses(run: Run, tmp_path: Path, arguments: list[str], part: str) -> None:
+def test_commands_that_typer_refuses(run: Run, arguments: list[str], part: str) -> None:
     result = run(*arguments)
     assert (result.code, result.out, result.err.partition(" ")[0]) == (2, "", "Usage:")
     assert "Traceback" not in result.err
     assert part in " ".join(result.err.replace("│", " ").split())
+
+
+@pytest.mark.parametrize(
+    ("command", "option", "value", "expected"),
+    [
+        ("embed x y", "--max-reject-rate", "1.5", "a value less than or equal to 1"),
+        ("embed x y", "--batch-size", "0", "a value greater than or equal to 1"),
+        ("serve x", "--port", "65536", "a value less than or equal to 65535"),
+        ("serve x", "--port", "http", "a whole number"),
+        ("demo", "--port", "-1", "a value greater than or equal to 0"),
+        ("index x", "--target-recall", "1.5", "a value less than or equal to 1"),
+        ("prune x", "--keep", "0", "a value greater than or equal to 1"),
+        ("evaluate x --by y", "--sample", "0", "a value greater than or equal to 1"),
+        ("search x --like y", "--min-score", "2", "a value less than or equal to 1"),
+        ("search x a.jpg", "--format", "xml", "one of 'table', 'json'"),
+        ("duplicates x", "--min-score", "many", "a number"),
+        ("select x --name y", "-n", "1.5", "a whole number"),
+        ("keys add --name x", "--scope", "all", "one of 'search', 'admin'"),
+    ],
+)
+def test_values_that_an_option_refuses(
+    run: Run, tmp_path: Path, command: str, option: str, value: str, expected: str
+) -> None:
+    assert_one_line(run(*command.split(), option, value), f"{option} is '{value}': expected {expected}")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -788,26 +799,8 @@ def test_a_filter_of_an_export_names_the_columns_of_searches(run: Run, collectio
     refused = run("export", collection, tmp_path / "out", "--filter", '{"colour": 1}')
     searched = run("search", collection, "--filter", '{"colour": 1}')
     assert_one_line(refused, "unknown column 'colour'; columns that can be filtered: image_id (")
-    assert "error_stage" not in refused.err
-    assert refused.err.partition("filtered: ")[2] == searched.err.partition("filtered: ")[2]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        (["prune", "c", "--keep", "0"], "--keep is '0': expected a value greater than or equal to 1"),
-        (["search", "c", "--diversity", "2"], "--diversity is '2': expected a value less than or equal to 1"),
-        (
-            ["evaluate", "c", "--by", "x", "--sample", "0"],
-            "--sample is '0': expected a value greater than or equal to 1",
-        ),
-        (["select", "c", "--name", "x", "-n", "abc"], "-n is 'abc': expected a whole number"),
-        (["select", "c", "--name", "x", "--prune", "a"], "--prune is 'a': expected a number"),
-        (["keys", "add", "--name", "x", "--scope", "all"], "--scope is 'all': expected one of 'search', 'admin'"),
-    ],
-)
-def test_a_value_that_an_option_does_not_take_is_named(run: Run, arguments: list[str], expected: str) -> None:
-    assert_one_line(run(*arguments), expected)
+    columns = refused.err.partition("filtered: ")[2].strip()
+    assert f"one of the columns {columns}, got unknown column" in searched.err
 
 
 def test_help_loads_no_slow_modules() -> None:
