@@ -50,17 +50,8 @@ COPIED = "copied_row"
 """Additional column of the images that a run has to write: where the row is whose outcome each of them takes."""
 # The columns of rows, those that the pipeline passes from stage to stage, and what matches can be sorted by besides.
 RESERVED_NAMES = frozenset(
-    {
-        *FIXED_COLUMNS,
-        *LOCATION_COLUMNS,
-        TILES,
-        *EXIF_COLUMNS,
-        "pixels",
-        "fetch_seconds",
-        "decode_seconds",
-        COPIED,
-        "score",
-    }
+    {*FIXED_COLUMNS, *LOCATION_COLUMNS, TILES, *EXIF_COLUMNS}
+    | {"pixels", "fetch_seconds", "decode_seconds", COPIED, "score"}
 )
 RESERVED_SIGNS = ("$", "-")
 """What searches read at the beginning of a name: `$` an operator of a filter, `-` the order from the highest down."""
