@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -167,3 +168,17 @@ class Target(Section):
         if (self.url is None) == (self.command is None):
             raise ValueError("expected one of url and command")
         return self
+
+    @property
+    def address(self) -> str:
+        """The url, with the values of environment variables."""
+        return os.path.expandvars(self.url or "")
+
+    @property
+    def problem(self) -> str | None:
+        """Why its address is none, without what may be secret."""
+        if unset := re.search(r"\$\{(\w+)\}", self.address):
+            return f"the environment variable {unset[1]} is not set: set it where the job runs"
+        if self.url and not self.address.startswith(("http://", "https://")):
+            return "expected an http:// or https:// address in its environment variable"
+        return None

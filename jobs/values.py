@@ -144,6 +144,7 @@ def sentence(error: "ErrorDetails") -> str:
         return _IN_PLAIN_WORDS[error["type"]]
     message = error["msg"].removeprefix("Value error, ")
     message = re.sub("^Input should be (greater|less)", r"expected a value \1", message)
+    message = re.sub(r"^'.*' is not one of (.*)\.$", r"expected one of \1", message)  # typer's, for a choice
     message = re.sub("^String should match", "expected text that matches", message)
     return re.sub("^(Input|String|Value) should (be )?", "expected ", message)
 
@@ -152,6 +153,8 @@ _IN_PLAIN_WORDS = {
     **dict.fromkeys(("string_too_short", "too_short"), "is empty"),
     **dict.fromkeys(("dict_type", "model_type", "model_attributes_type"), "expected a mapping of fields to values"),
     **dict.fromkeys(("list_type", "tuple_type"), "expected a list"),
+    **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "expected a whole number"),
+    **dict.fromkeys(("float_type", "float_parsing"), "expected a number"),
     "string_type": "expected text",
     "string_unicode": "is not UTF-8",
     "missing": "is missing",

@@ -20,7 +20,7 @@ from index.matches import SEARCHES
 
 MATCH: Final = "match"
 SELECT: Final = "select"
-"""Names of predictors, before any options, whose columns of text are ids of images: like `image_id`, no words."""
+"""Kinds of annotations whose columns of text are ids of images: like `image_id`, no words."""
 
 
 @dataclass(frozen=True)
@@ -43,10 +43,15 @@ class Annotation:
     @property
     def has_names(self) -> bool:
         """Whether its text is ids of images or names of searches, not words."""
-        return self.runs[-1].model.id.partition(" ")[0] in (MATCH, SELECT, SEARCHES)
+        return kind_of(self.runs[-1].model.id) in (MATCH, SELECT, SEARCHES)
 
     def has(self, column: str) -> bool:
         return belongs_to(column, self.name)
+
+
+def kind_of(predictor: str) -> str:
+    """The kind of a predictor's columns: the first word of its id, as in `captions by MODEL`, or a user's class."""
+    return predictor.partition(" ")[0]
 
 
 def belongs_to(column: str, annotation: str) -> bool:

@@ -132,6 +132,11 @@ def row_schema(dim: int, metadata: Iterable[pa.Field[Any]] = ()) -> pa.Schema:
     return pa.schema(fixed + [field for field in metadata if field.name not in _COLUMNS])
 
 
+def filterable(schema: pa.Schema) -> pa.Schema:
+    """The columns that filters can name."""
+    return pa.schema([field for field in schema if field.name not in (EMBEDDING, TILES, *REJECT_COLUMNS)])
+
+
 def schema_problem(schema: pa.Schema, expected: Iterable[str] = FIXED_COLUMNS) -> str | None:
     """The first expected column that is missing or has another type, as a message; None if there is none."""
     if len(set(schema.names)) < len(schema.names):

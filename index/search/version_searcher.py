@@ -12,11 +12,10 @@ from typing import Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 from cachetools import LRUCache, cachedmethod
 
 from index.collection.records import VersionManifest
-from index.collection.rows import REJECT_COLUMNS, metadata_columns, text_array
+from index.collection.rows import filterable, metadata_columns, text_array
 from index.errors import OptionError, QueryError
 from index.filters.columns import type_name
 from index.filters.facets import Counts, facet_columns
@@ -44,8 +43,7 @@ class VersionSearcher:
         self.version, self.model = manifest.version, manifest.model
         self.ntotal, self.dim = manifest.ntotal, manifest.dim
         self._index = index
-        named = (field for field in index.schema if field.name not in REJECT_COLUMNS)  # null in embedded rows
-        self._filterable = pa.schema(named)
+        self._filterable = filterable(index.schema)
         self.filterable = {field.name: type_name(field.type) for field in self._filterable}
         """Columns that `filter` can name, with their Arrow types."""
         self._metadata = metadata_columns(index.schema)

@@ -29,7 +29,7 @@ from index.collection.records import Learned, ModelRecord, RunStart
 from index.collection.row_files import map_in_threads, read_schema
 from index.versions.servable import collection_model
 from jobs.annotation.predictor import EMBEDDED_HASH, Recipe, annotated_rows, require_one_type
-from jobs.annotation.publish import SOURCE, publish, require_name_available
+from jobs.annotation.publish import SOURCE, publish, require_name_available, require_same_kind
 from jobs.annotation.recipes import recipe_of
 from jobs.embedding.commit import WrittenRun, commit
 from jobs.embedding.model_source import ModelCache
@@ -93,6 +93,7 @@ class Annotate:
         require_name_available(name, live.metadata, list_annotations(self.collection))
         log = annotation_log(self.collection, name)
         snapshot = log.snapshot()
+        require_same_kind(name, recipe.id, snapshot)
         plan = plan_annotation(live, snapshot, recipe)
         if plan.done:
             return EmbedReport.of(plan)

@@ -30,7 +30,7 @@ from index.search.searcher import no_index
 from index.segments.segmented_index import SegmentedIndex
 from index.versions.servable import live_manifest
 from jobs.annotation.predictor import fingerprint_of
-from jobs.annotation.publish import SOURCE, publish, require_name_available
+from jobs.annotation.publish import SOURCE, publish, require_name_available, require_same_kind
 
 _ROWS: Final = 1 << 18  # of a file
 
@@ -47,15 +47,17 @@ class ComputedColumns:
     runs: Sequence[RunManifest]
 
     @classmethod
-    def open(cls, collection: Collection, name: str, console: Console) -> ComputedColumns:
-        """EmptyCollectionError if there is no index, UsageError if `name` is not free for an annotation."""
+    def open(cls, collection: Collection, name: str, kind: str, console: Console) -> ComputedColumns:
+        """EmptyCollectionError if there is no index, UsageError if `name` is not free for columns of this kind."""
         live, runs = live_manifest(collection), collection.runs()
         if live is None:
             raise no_index(collection)
         indexed = [RunRows.of(collection.storage, run) for run in runs if run.run_id in live.runs]
         columns = metadata_columns(Catalog(collection.storage, indexed, live=False).schema_of())
         require_name_available(name, columns, list_annotations(collection))
-        earlier = annotation_log(collection, name).runs()
+        log = annotation_log(collection, name).snapshot()
+        require_same_kind(name, kind, log)
+        earlier = log.committed
         if earlier and live.annotations.get(name) != [run.run_id for run in earlier]:
             publish(collection, console)  # what made the last was killed before it did
         searcher = Searcher.open(collection)

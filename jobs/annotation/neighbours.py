@@ -29,9 +29,10 @@ def neighbour_column(collection: Collection, spec: AnnotationSpec, console: Cons
     It has 1 - cosine with the nearest other image, or with the mean of its ten nearest (the weight of Angiulli and
     Pizzuti, 2002), from 0 to 2; null for the only image. Raises like `ComputedColumns.open`.
     """
-    columns = ComputedColumns.open(collection, spec.name, console)
+    kind = "uniqueness" if spec.uniqueness else "outlier"
+    columns = ComputedColumns.open(collection, spec.name, kind, console)
     total = columns.searcher.ntotal
-    by = f"{'uniqueness' if spec.uniqueness else 'outlier'} with model {columns.searcher.model.fingerprint[:12]}"
+    by = f"{kind} with model {columns.searcher.model.fingerprint[:12]}"
     if columns.is_complete(by, pa.schema({spec.name: pa.float64()})):
         return EmbedReport(listed=total, already_there=total)
     # At once: between small arrays of each block, the heap would keep the memory of all vectors.

@@ -50,9 +50,9 @@ class Predictor(Protocol):
 class Recipe:
     """How to make a predictor on a worker, and what it needs of an image.
 
-    `fingerprint` (SHA-256, hex) changes with everything that affects its columns. `make` takes no arguments, or if
-    there is a `learn`, what this made once, when the predictor was new, of the collection's rows and those of its other
-    annotations.
+    `id` begins with the kind of its columns (`kind_of`). `fingerprint` (SHA-256, hex) changes with everything that
+    affects them. `make` takes no arguments, or if there is a `learn`, what this made once, when the predictor was new,
+    of the collection's rows and those of its other annotations.
     """
 
     id: str
@@ -80,10 +80,10 @@ class Recipe:
         return LoadedPredictor(name, identity, predict, proven)
 
 
-def checkpoint_recipe(checkpoint: Checkpoint, parts: Any, make: Callable[[], Predictor]) -> Recipe:
+def checkpoint_recipe(kind: str, checkpoint: Checkpoint, parts: Any, make: Callable[[], Predictor]) -> Recipe:
     """The recipe for a checkpoint, with pictures prepared as by transformers; `parts` are for `fingerprint_of`."""
     return Recipe(
-        id=checkpoint.model_id,
+        id=f"{kind} by {checkpoint.model_id}",
         fingerprint=fingerprint_of(parts),
         needs="image",
         make=make,

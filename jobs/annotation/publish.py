@@ -12,11 +12,14 @@ from index.collection.annotations import (
     annotation_logs,
     belongs_to,
     drop_annotation,
+    kind_of,
 )
+from index.collection.collection import Snapshot
 from index.collection.rows import FIXED_COLUMNS, TILES
 from index.errors import RolledBackError
 from index.versions.servable import live_manifest
 from jobs.errors import UsageError
+from jobs.values import counted
 
 SOURCE = "collection"
 """What an annotation's runs record as their source: their own collection, which may be moved."""
@@ -34,6 +37,23 @@ def require_name_available(name: str, metadata: Sequence[str], annotations: Sequ
             f"--name {name} would reserve {name} and {name}_…, which conflict with {', '.join(conflicts)}: choose "
             f"another name{hint if name in names else ''}"
         )
+
+
+_VALUES = "SELECT count(*) AS images FROM live_rows WHERE error_reason IS NULL"
+
+
+def require_same_kind(name: str, predictor: str, log: Snapshot) -> None:
+    """Raises UsageError if the annotation `name`, even an unfinished one, has values of another kind than those of this
+    predictor, which would replace them: they may have taken hours.
+    """
+    for run in (log.committed or log.unfinished)[-1:]:
+        if kind_of(run.model.id) != kind_of(predictor):
+            [[images]] = log.newest().table(_VALUES).to_pydict().values()
+            if images:
+                raise UsageError(
+                    f"--name {name} has {run.model.id}, {counted(images, 'image')}: choose another name, or drop these "
+                    f"columns first (`likeness columns --drop {name}`)"
+                )
 
 
 def publish(collection: Collection, console: Console) -> None:

@@ -78,7 +78,7 @@ def class_recipe(name: str) -> Recipe:
 def _classifier_recipe(model: str, top_k: int, resources: Resources) -> Recipe:
     checkpoint = Checkpoint.find(model, task="image classification")
     parts = [checkpoint.classifier_fingerprint, top_k]
-    return checkpoint_recipe(checkpoint, parts, partial(_classifier, model, top_k, resources.device))
+    return checkpoint_recipe("classes", checkpoint, parts, partial(_classifier, model, top_k, resources.device))
 
 
 def _classifier(model: str, top_k: int, device: str | None) -> Predictor:

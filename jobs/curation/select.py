@@ -67,7 +67,7 @@ class Select:
 
     @cached_property
     def _columns(self) -> ComputedColumns:
-        return ComputedColumns.open(self.collection, self.spec.name, self.console)
+        return ComputedColumns.open(self.collection, self.spec.name, SELECT, self.console)
 
     @property
     def _segments(self) -> SegmentedIndex:

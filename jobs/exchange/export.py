@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from index.arrays import Vectors
 from index.collection import Collection
 from index.collection.annotations import list_annotations, rows_with_values
-from index.collection.rows import EMBEDDING, REJECT_COLUMNS, TILES, join_batches, vectors_of
+from index.collection.rows import EMBEDDING, REJECT_COLUMNS, TILES, filterable, join_batches, vectors_of
 from index.errors import EmptyCollectionError
 from index.filters.filter import Filter
 from index.storage.bucket_address import without_secrets
@@ -61,7 +61,7 @@ def export(
         for batch in join_batches(live.embedded(_ROWS, annotations), _ROWS):
             table = pa.Table.from_batches([batch])
             if where is not None:
-                table = table.filter(pa.array(Filter.parse(where, table.schema).mask(batch)))
+                table = table.filter(pa.array(Filter.parse(where, filterable(table.schema)).mask(batch)))
             if writer is None:
                 model = snapshot.committed[-1].model.model_copy(update={"tiles": None})  # not exported
                 writer = files.enter_context(_Writer(output, form, table.schema, model.model_dump_json().encode()))

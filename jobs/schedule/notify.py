@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -58,19 +57,18 @@ def send(target: Target, body: bytes, key: str | None = None) -> None:
     """Post JSON to a webhook, with an `Idempotency-Key` if there is a key, or pass it to a command. NotifyError has who
     was not reached, and why.
     """
-    url = target.url and os.path.expandvars(target.url)
     try:
-        if url is not None:
-            _post(url, body, {"Idempotency-Key": key} if key else {})
+        if target.problem:
+            raise _RefusedError(target.problem)
+        if target.url:
+            _post(target.address, body, {"Idempotency-Key": key} if key else {})
         else:
             _run(target, body)
     except (_RefusedError, requests.RequestException, OSError, ValueError) as error:
-        raise NotifyError("the command" if url is None else _host(url), _why(error)) from error
+        raise NotifyError(_host(target.address) if target.url else "the command", _why(error)) from error
 
 
 def _post(url: str, body: bytes, headers: dict[str, str]) -> None:
-    if not url.startswith(("http://", "https://")):
-        raise _RefusedError("expected an http:// or https:// address: is the environment variable set?")
     with requests.Session() as session, _mute_retry_log():
         session.mount(url, HTTPAdapter(max_retries=_RETRY))
         headers = {"Content-Type": "application/json", **headers}

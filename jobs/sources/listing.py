@@ -48,16 +48,19 @@ UNREADABLE = "unreadable"
 """The reason for a tar, list or folder that cannot be read, so the images in it are unknown."""
 COPIED = "copied_row"
 """Additional column of the images that a run has to write: where the row is whose outcome each of them takes."""
-# The columns of rows, and those that the pipeline passes from stage to stage.
+# The columns of rows, those that the pipeline passes from stage to stage, and what matches can be sorted by besides.
 RESERVED_NAMES = frozenset(
-    {*FIXED_COLUMNS, *LOCATION_COLUMNS, TILES, *EXIF_COLUMNS, "pixels", "fetch_seconds", "decode_seconds", COPIED}
+    {*FIXED_COLUMNS, *LOCATION_COLUMNS, TILES, *EXIF_COLUMNS}
+    | {"pixels", "fetch_seconds", "decode_seconds", COPIED, "score"}
 )
+RESERVED_SIGNS = ("$", "-")
+"""What searches read at the beginning of a name: `$` an operator of a filter, `-` the order from the highest down."""
 
 
 def listing_table(columns: Mapping[str, Column | Sequence[Any]], metadata: Mapping[str, Column]) -> pa.Table:
     """Build a listing: the columns of `LISTING`, null where absent, then metadata converted to plain types.
 
-    A metadata column with a reserved name becomes `source_<name>`.
+    A metadata column with a reserved name, or one that begins with a reserved sign, becomes `source_<name>`.
     """
     rows = len(columns["image_id"])
     arrays = [
@@ -66,7 +69,8 @@ def listing_table(columns: Mapping[str, Column | Sequence[Any]], metadata: Mappi
     ]
     names = [field.name for field in LISTING]
     for name, values in metadata.items():
-        names.append(free_name(name, metadata) if name in RESERVED_NAMES else name)
+        is_reserved = name in RESERVED_NAMES or name.startswith(RESERVED_SIGNS)
+        names.append(free_name(name, metadata) if is_reserved else name)
         arrays.append(_plain(values))
     return pa.table(arrays, names=names)
 

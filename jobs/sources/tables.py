@@ -20,7 +20,7 @@ from jobs.sources.beside import Pictures, place
 from jobs.sources.column_types import CSV, JSON, NAME, WRITTEN
 from jobs.sources.files import SourceFile, extension
 from jobs.sources.list_columns import FILE_NAME, ListColumns, holds_bytes, holds_images, picture_column
-from jobs.sources.listing import LISTING, Column, Listed, Refused, as_text, listing_table
+from jobs.sources.listing import LISTING, RESERVED_SIGNS, Column, Listed, Refused, as_text, listing_table
 from jobs.sources.text_encoding import as_utf8
 from jobs.sources.text_lists import read_csv, read_json
 
@@ -113,7 +113,10 @@ class TableReader:
         fields = list(listing.schema)
         for number, name in enumerate(names, start=len(LISTING)):
             if name != fields[number].name:
-                note = f"column `{name}` is stored as `{fields[number].name}`, as each image has a `{name}` of its own"
+                why = f"as each image has a `{name}` of its own"
+                if name.startswith(RESERVED_SIGNS):
+                    why = f"as searches read {name[0]} at the beginning of a name as a sign"
+                note = f"column `{name}` is stored as `{fields[number].name}`, {why}"
                 self.notes.setdefault(note, [])
             marks: dict[bytes | str, bytes | str] = {NAME: name}
             if written and fields[number].type == TEXT:

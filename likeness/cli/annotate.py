@@ -71,8 +71,8 @@ def match(
     """
     from index.errors import NotACollectionError
 
-    if to is not None and (to.suffix != ".parquet" or to.is_dir()):
-        raise UsageError(f"--to is {str(to)!r}: expected the path of a file that ends in .parquet")
+    if to is not None and (to.suffix != ".parquet" or to.is_dir() or any(map(Path.is_file, to.parents))):
+        raise UsageError(f"--to is {str(to)!r}: expected the path of a file that ends in .parquet, in a folder")
     searched, source = open_collection(other), None
     try:
         open_collection(collection)

@@ -37,6 +37,8 @@ _ADVICE: Final = {
     **dict.fromkeys(
         DISK_FULL, "free some space there and run the same command again; what was complete before is unchanged"
     ),
+    **dict.fromkeys((errno.EEXIST, errno.ENOTDIR), "a part of this path is a file: expected folders"),
+    errno.EISDIR: "expected the path of a file",
     **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "expected a place that this user may read and write"),
 }
 """By a system's error, what to do."""

@@ -126,6 +126,8 @@ def _reporting(path: Path | None, output: str) -> "Iterator[Report]":
 
     if path is not None and not path.absolute().parent.is_dir():
         raise UsageError(f"--report is {path}: there is no folder {path.absolute().parent}")
+    if path is not None and path.is_dir():
+        raise UsageError(f"--report is {path}, a folder: expected the path of a file")
     report = Report()
     try:
         yield report

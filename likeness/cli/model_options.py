@@ -147,5 +147,10 @@ def _problem(error: "ErrorDetails", flags: Mapping[str, str]) -> str:
     if not error["loc"]:
         return sentence(error)
     name = str(next(each for each in reversed(error["loc"]) if isinstance(each, str)))
-    flag, wrong = flag_of(name, flags), sentence(error)
+    return problem_of(flag_of(name, flags), error)
+
+
+def problem_of(flag: str, error: "ErrorDetails") -> str:
+    """What is wrong with the value of an option, and the value."""
+    wrong = sentence(error)
     return f"{flag} is {error['input']!r}: {wrong}" if wrong.startswith("expected") else f"{flag} {wrong}"

@@ -15,7 +15,7 @@ from typer.main import get_command_from_info
 from typer.models import CommandInfo
 
 from jobs.errors import UsageError
-from likeness.cli.model_options import Fields, fields_of, has_fields, model_of, with_all_options
+from likeness.cli.model_options import Fields, fields_of, has_fields, model_of, problem_of, with_all_options
 
 if TYPE_CHECKING:
     from api.settings import ServeSettings
@@ -63,6 +63,15 @@ def _typeless_flags(params: list[Any]) -> list[Any]:
 
 class HelpCommand(TyperCommand):
     """A command with plain help, whose stdout has what the command prints alone; for `app.command(cls=…)`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except typer.BadParameter as error:
+            if error.param is None or not isinstance(error.__cause__, ValueError):
+                raise
+            [problem, *_] = error.__cause__.errors()  # type: ignore[attr-defined]  # pydantic's, which is imported late
+            raise UsageError(problem_of(error.param.opts[0], problem)) from error
 
     def invoke(self, ctx: Any) -> Any:
         with _reserved_stdout():

@@ -9,6 +9,7 @@ from jobs.annotation.predictor import Predictor, Recipe, checkpoint_recipe, fing
 from jobs.annotation.predictors.vllm_server import VllmServer
 from jobs.spec import AnnotationSpec, Resources
 
+_KIND = "captions"
 _QUESTION = "Describe this picture in one sentence."
 """For chat models, if there is no prompt."""
 _MAX_TOKENS = 64
@@ -21,14 +22,14 @@ def captioner_recipe(spec: AnnotationSpec, resources: Resources) -> Recipe:
         settings = (model, spec.prompt or _QUESTION, _MAX_TOKENS)
         # The fingerprint leaves out the address, so that another server of the same model can continue.
         return Recipe(
-            id=model,
+            id=f"{_KIND} by {model}",
             fingerprint=fingerprint_of(["vllm", *settings]),
             needs="file",
             make=partial(VllmServer.connect, spec.url.rstrip("/"), *settings),
         )
     checkpoint = Checkpoint.find(model, task="captions")
     parts = [checkpoint.captioner_fingerprint, spec.prompt, _QUESTION, _MAX_TOKENS]
-    return checkpoint_recipe(checkpoint, parts, partial(_captioner, model, spec.prompt, resources.device))
+    return checkpoint_recipe(_KIND, checkpoint, parts, partial(_captioner, model, spec.prompt, resources.device))
 
 
 def _captioner(model: str, prompt: str | None, device: str | None) -> Predictor:

@@ -44,7 +44,7 @@ def head_recipe(spec: AnnotationSpec, model: ModelRecord) -> Recipe:
         raise UsageError(f"--head is {path}, on {model.dim}-dimensional vectors of {model.id}: {error}") from error
     digest = hashlib.sha256(data).hexdigest()
     return Recipe(
-        id=path.name,
+        id=f"head {path.name}",
         fingerprint=fingerprint_of([_VERSION, model.fingerprint, digest, spec.labels]),
         needs="embedding",
         make=lambda: Head(read(data, model.dim), spec.labels),  # a worker cannot get a session of ONNX Runtime

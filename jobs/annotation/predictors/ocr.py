@@ -21,7 +21,7 @@ _MEMORY = 2**31
 def ocr_recipe() -> Recipe:
     """The recipe for lines of text. Raises ModelNotFoundError if RapidOCR is not installed."""
     parts = ["ocr", _VERSION, MAX_PIXELS, *OcrModels.find().digests()]
-    return Recipe(id="PP-OCRv6", fingerprint=fingerprint_of(parts), needs="file", make=Ocr, memory=_MEMORY)
+    return Recipe(id="ocr by PP-OCRv6", fingerprint=fingerprint_of(parts), needs="file", make=Ocr, memory=_MEMORY)
 
 
 class Ocr:

@@ -15,7 +15,7 @@ from index.collection import Collection
 from index.collection.annotations import belongs_to, list_annotations, rows_with_values
 from index.collection.live_rows import LiveRows, annotation_values
 from index.collection.records import ModelRecord
-from index.collection.rows import EMBEDDING, REJECT_COLUMNS, TILES, number_array, row_schema, text_array
+from index.collection.rows import filterable, number_array, row_schema, text_array
 from index.errors import FilterError
 from index.filters.filter import Filter, named_columns
 from index.matches import SEARCHES
@@ -154,7 +154,7 @@ def _other_annotations(collection: Collection) -> list[LiveRows]:
 def _filterable(*schemas: pa.Schema) -> pa.Schema:
     """The columns that filters can name."""
     fields = {field.name: field for schema in (row_schema(0), *schemas) for field in schema}
-    return pa.schema([field for name, field in fields.items() if name not in (EMBEDDING, TILES, *REJECT_COLUMNS)])
+    return filterable(pa.schema(fields.values()))
 
 
 def _broken_filter(search: SearchSpec, schema: pa.Schema) -> dict[str, str]:

@@ -175,6 +175,8 @@ def test_meaning_and_words_can_be_chosen(open_page: Callable[..., Page]) -> None
     page = open_page("/?text=wombat&sort=label")
     expect(page.get_by_role("status")).to_contain_text("· by meaning alone")
     page.get_by_text("Filters and options").click()
+    hint = page.get_by_text("Searches by words score lower")
+    expect(hint).to_be_visible()
     choice = page.get_by_label("Search for")
     assert choice.locator("option").all_inner_texts() == ["meaning and words", "meaning only", "words only"]
     choice.select_option("words only")
@@ -183,6 +185,7 @@ def test_meaning_and_words_can_be_chosen(open_page: Callable[..., Page]) -> None
     expect(page.get_by_role("status")).to_contain_text("1 picture ·")
     expect(cafe(page).locator(".tile-why")).to_be_visible()
     expect(page.locator(".tile-score")).to_have_count(0)  # it has none
+    expect(hint).to_be_hidden()
     for label in ("Minimum score", "Diversity", "Fold duplicates"):
         expect(page.get_by_label(label, exact=True)).to_be_disabled()
     check_axe(page)

@@ -32,6 +32,7 @@ from jobs.spec import NO_LABEL, AnnotationSpec, JobSpec
 from tests.support.collections.hand_made import add_run, add_version, hashed, metadata_of, rows, unit_vectors
 from tests.support.collections.s3_server import Bucket
 from tests.support.collections.storage_steps import KilledError, at, expire, is_number, kill
+from tests.support.command_line import Run
 
 IDS = [f"{number:03}.jpg" for number in range(200)]
 
@@ -338,6 +339,45 @@ def test_taken_names_are_refused(collection: Collection) -> None:
     add_run(collection, later)
     with pytest.raises(UsageError, match="columns --drop half`"):
         annotate(collection, Halves())
+
+
+ANOTHER_KIND = {
+    "clusters": ["annotate", "{place}", "--clusters", "2"],
+    "outlier": ["annotate", "{place}", "--outlier"],
+    "match": ["match", "{place}", "{place}"],
+    "select": ["select", "{place}", "-n", "3"],
+}
+
+
+@pytest.mark.parametrize("kind", ANOTHER_KIND)
+def test_values_of_another_kind_are_not_replaced(collection: Collection, run: Run, kind: str) -> None:
+    place, name = collection.location, ("--name", "half")
+    command = [each.format(place=place) for each in ANOTHER_KIND[kind]]
+    annotate(collection, Halves(bad=frozenset(IDS[:3])))
+    before = metadata_of(collection)
+    message = "--name half has halves, 197 images: choose another name, or drop these columns first (`likeness columns"
+    refused = run(*command, *name)
+    assert (refused.code, message in refused.err, metadata_of(collection)) == (2, True, before), refused
+    assert run("columns", place, "--drop", "half").code == 0
+    assert run(*command, *name).code == 0
+    with pytest.raises(UsageError, match=f"--name half has {kind}.*, 200 images: choose another name"):
+        annotate(collection, Halves())
+
+
+def test_unfinished_values_of_another_kind_are_not_replaced_and_those_of_none_are(
+    collection: Collection, run: Run
+) -> None:
+    command = ("annotate", collection.location, "--name", "half", "--clusters", "2")
+    stopped = Halves(bad=frozenset(IDS[:100]))
+    with pytest.raises(TooManyRejectsError):
+        annotate(collection, stopped)
+    refused = run(*command)
+    assert (refused.code, "--name half has halves, 100 images: choose" in refused.err) == (2, True), refused
+    assert annotate(collection, replace(stopped, bad=frozenset())).embedded == 100
+    with pytest.raises(JobError):
+        annotate(collection, Halves(bad=frozenset(IDS)), name="none")
+    done = run(*(each.replace("half", "none") for each in command))
+    assert done.code == 0, done
 
 
 @pytest.mark.parametrize(

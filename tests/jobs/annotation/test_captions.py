@@ -114,6 +114,8 @@ def test_another_server_of_the_same_model_continues(pictures: Collection, run: R
         assert "0 of 3 images annotated, 3 were up to date" in run(*command, *Vllm(other).options).out
         assert other.requests == []  # it is not needed if there is nothing to do
         assert "3 of 3 images annotated" in run(*command, *Vllm(other).options, "--prompt", "a haiku").out
+    refused = run(*command, "--quality")
+    assert (refused.code, "--name c has captions by tiny-vlm, 3 images: " in refused.err) == (2, True), refused
 
 
 def test_requests_to_a_busy_server_are_retried(pictures: Collection, run: Run, vllm: Vllm) -> None:

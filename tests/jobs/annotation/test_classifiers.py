@@ -19,6 +19,7 @@ from transformers.models.convnext.image_processing_pil_convnext import ConvNextI
 from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
 
 from index.collection import Collection
+from index.collection.annotations import list_annotations
 from index.search import Searcher
 from jobs.values import DEMO_MODEL
 from tests.support.collections.hand_made import add_run, add_version, rows, unit_vectors
@@ -83,6 +84,7 @@ def test_classes_and_confidences_agree_with_transformers(
     save(family, list(pictures.values()), model)
     done = run("annotate", collection.location, "--name", "c", "--classifier", model, "--top-k", len(CLASSES))
     assert done.code == 0, done.err
+    assert list_annotations(collection)[0].runs[0].model.id == f"classes by {model}"
     classify: Any = pipeline("image-classification", str(model), device="cpu")
     searcher, classes = Searcher.open(collection), set()
     for path, picture in pictures.items():

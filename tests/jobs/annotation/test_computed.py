@@ -43,7 +43,7 @@ def put(
     collection: Collection, values: Mapping[str, Any], *, name: str = "pick", by: str = "test", kind: Any = None
 ) -> int:
     with writing(collection, "test") as leased:
-        columns = ComputedColumns.open(leased, name, Console(quiet=True))
+        columns = ComputedColumns.open(leased, name, "test", Console(quiet=True))
         found = columns.segments.positions(pa.array(values.keys(), pa.string()))
         order = np.argsort(found)
         given = pa.table({name: pa.array(values.values(), kind or pa.int64())}).take(order)
@@ -70,7 +70,7 @@ def test_only_values_that_differ_are_written(collection: Collection) -> None:
     version = collection.current()
     assert put(collection, first) == 0
     assert (collection.current(), written(collection)) == (version, [3])
-    assert put(collection, {IDS[5]: 2, IDS[9]: 1, IDS[7]: 4}, by="other settings") == 3
+    assert put(collection, {IDS[5]: 2, IDS[9]: 1, IDS[7]: 4}, by="test with other settings") == 3
     assert picks(collection) == {IDS[5]: 2, IDS[9]: 1, IDS[7]: 4}
     assert written(collection) == [3, 2]
     assert put(collection, {}) == 3
@@ -88,11 +88,11 @@ def test_columns_of_another_type_replace_all_values(collection: Collection) -> N
 
 
 def test_the_command_columns_counts_images_with_a_value(collection: Collection, run: Callable[..., Any]) -> None:
-    put(collection, {IDS[0]: 1, IDS[1]: 2}, by="first")
-    put(collection, {IDS[0]: 1}, by="second")
+    put(collection, {IDS[0]: 1, IDS[1]: 2}, by="test one")
+    put(collection, {IDS[0]: 1}, by="test two")
     [facts] = json.loads(run("columns", collection.location, "--format", "json").out)
     assert [facts[key] for key in ("name", "predictor", "images", "without", "indexed")] == [
-        *("pick", "second", 1, len(IDS) - 1, True)
+        *("pick", "test two", 1, len(IDS) - 1, True)
     ]
     with writing(collection, "columns") as leased:
         drop(leased, "pick", Console(quiet=True))

@@ -62,6 +62,10 @@ def test_several_outputs_are_named_by_labels(collection: Collection, run: Run, t
     assert column(collection, "nsfw_margin") == pytest.approx(ordered[:, -1] - ordered[:, -2], abs=1e-3)
     again = run("annotate", collection.location, "--name", "nsfw", "--head", path, *named).out
     assert "0 of 30 images annotated, 30 were up to date" in again
+    assert (
+        "--name nsfw has head Köpfe.safetensors, 30 images"
+        in run("annotate", collection.location, "--name", "nsfw", "--clusters", "2").err
+    )
     save_file({"weight": -WEIGHT, "bias": BIAS}, path)
     assert (
         "30 of 30 images annotated"

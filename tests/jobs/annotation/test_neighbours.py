@@ -69,9 +69,6 @@ def test_only_values_that_differ_are_written(collection: Collection, kind: str, 
     written, stayed = annotate(collection, kind)
     assert values(collection) == brute_force(vectors, k)
     assert 3 <= written < 75 < stayed
-    other = "outlier" if kind == "uniqueness" else "uniqueness"
-    annotate(collection, other)
-    assert values(collection) == brute_force(vectors, 11 - k)
 
 
 def test_a_copy_is_not_unique_and_the_only_image_has_no_value(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ def test_lines_are_read_with_their_boxes(collection: Collection, run: Run, tmp_p
     assert with_words.keys() == files.keys() - {"blank.png"}
     assert metadata_of(collection, {"w": ""}).keys() == {"blank.png"}
     listed = run("columns", collection.location).out
-    assert "PP-OCRv6" in listed
+    assert "ocr by PP-OCRv6" in listed
     assert run("info", collection.location).code == run("search", collection.location, "--like", "sign.png").code == 0
 
 

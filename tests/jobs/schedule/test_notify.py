@@ -123,7 +123,7 @@ def test_an_address_may_come_from_the_environment(
 ) -> None:
     targets = Notify(on_success=Target(url="${LIKENESS_TEST_HOOK}"))
     notify(targets, make_entry())
-    assert "is the environment variable set?" in caplog.text
+    assert "the webhook of job run-1 failed: the environment variable LIKENESS_TEST_HOOK is not set" in caplog.text
     monkeypatch.setenv("LIKENESS_TEST_HOOK", url_of(hook))
     notify(targets, make_entry())
     assert len(hook.requests) == 1

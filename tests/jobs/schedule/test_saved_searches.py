@@ -120,7 +120,7 @@ def test_filters_look_at_columns_of_the_source_and_of_annotations(collection: Co
     ids = [f"{number:02}" for number in range(12)]
     add_version(collection, hashed(rows(ids, metadata=words)))
     with writing(collection, "test") as leased:
-        columns = ComputedColumns.open(leased, "shade", Console(quiet=True))
+        columns = ComputedColumns.open(leased, "shade", "by", Console(quiet=True))
         positions = columns.segments.positions(pa.array(ids, pa.string()))
         order = np.argsort(positions)
         columns.put(
@@ -319,6 +319,14 @@ def test_50_kills_lose_no_match_and_deliver_none_twice(collection: Collection, h
         ({"image_id": "x", "filter": {"label": {"$gte": 3}}}, "the filter of the search 'a': column 'label' .*got 3"),
         ({"image": "/no/such.png"}, "the picture of the search 'a' cannot be read: .*/no/such.png"),
         ({"image": str(ROOT / "Makefile")}, "the picture of the search 'a', .*Makefile: "),
+        (
+            {"image_id": "x", "notify": {"url": "https://hooks.example/${NO_SUCH_TOKEN}"}},
+            "the search 'a' cannot notify: the environment variable NO_SUCH_TOKEN is not set: set it",
+        ),
+        (
+            {"image_id": "x", "notify": {"url": "${HOME}/T0P-SECRET"}},
+            "the search 'a' cannot notify: expected an http:// or https:// address in its environment variable$",
+        ),
         ({"text": "a star"}, "the search 'a' is by words: no words here; show a picture instead"),
     ],
 )

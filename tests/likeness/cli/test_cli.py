@@ -672,26 +672,37 @@ def test_a_ray_that_does_not_start_exits_with_75(
 
 @pytest.mark.parametrize(
     ("arguments", "part"),
-    [
-        (["embed", "x", "y", "--max-reject-rate", "1.5"], "--max-reject-rate"),
-        (["embed", "x", "y", "--batch-size", "0"], "--batch-size"),
-        (["embed", "x"], "collection"),
-        (["serve", "x", "--port", "65536"], "--port"),
-        (["serve", "x", "--port", "http"], "--port"),
-        (["demo", "--port", "-1"], "--port"),
-        (["index", "x", "--target-recall", "1.5"], "--target-recall"),
-        (["prune", "x", "--keep", "0"], "--keep"),
-        (["search", "x", "--like", "y", "--min-score", "2"], "--min-score"),
-        (["search", "x", "a.jpg", "--format", "xml"], "xml"),
-        (["duplicates", "x", "--min-score", "2"], "--min-score"),
-        (["nonsense"], "No such command 'nonsense'"),
-    ],
+    [(["embed", "x"], "collection"), (["nonsense"], "No such command 'nonsense'")],
 )
-def test_options_that_typer_refuses(run: Run, tmp_path: Path, arguments: list[str], part: str) -> None:
+def test_commands_that_typer_refuses(run: Run, arguments: list[str], part: str) -> None:
     result = run(*arguments)
     assert (result.code, result.out, result.err.partition(" ")[0]) == (2, "", "Usage:")
     assert "Traceback" not in result.err
     assert part in " ".join(result.err.replace("│", " ").split())
+
+
+@pytest.mark.parametrize(
+    ("command", "option", "value", "expected"),
+    [
+        ("embed x y", "--max-reject-rate", "1.5", "a value less than or equal to 1"),
+        ("embed x y", "--batch-size", "0", "a value greater than or equal to 1"),
+        ("serve x", "--port", "65536", "a value less than or equal to 65535"),
+        ("serve x", "--port", "http", "a whole number"),
+        ("demo", "--port", "-1", "a value greater than or equal to 0"),
+        ("index x", "--target-recall", "1.5", "a value less than or equal to 1"),
+        ("prune x", "--keep", "0", "a value greater than or equal to 1"),
+        ("evaluate x --by y", "--sample", "0", "a value greater than or equal to 1"),
+        ("search x --like y", "--min-score", "2", "a value less than or equal to 1"),
+        ("search x a.jpg", "--format", "xml", "one of 'table', 'json'"),
+        ("duplicates x", "--min-score", "many", "a number"),
+        ("select x --name y", "-n", "1.5", "a whole number"),
+        ("keys add --name x", "--scope", "all", "one of 'search', 'admin'"),
+    ],
+)
+def test_values_that_an_option_refuses(
+    run: Run, tmp_path: Path, command: str, option: str, value: str, expected: str
+) -> None:
+    assert_one_line(run(*command.split(), option, value), f"{option} is '{value}': expected {expected}")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -733,7 +744,7 @@ def test_the_environment_sets_what_options_do_not(
     assert_one_line(run("search", collection, "--text", "x"), f"there is no folder {tmp_path}/gone")
     assert run("search", collection, "--text", "x", "--model", "demo").code == 0
     monkeypatch.setenv("LIKENESS_THREADS", "many")
-    assert_one_line(run("search", collection, "--text", "x"), "LIKENESS_THREADS is 'many': expected a valid integer")
+    assert_one_line(run("search", collection, "--text", "x"), "LIKENESS_THREADS is 'many': expected a whole number")
 
 
 @pytest.mark.parametrize(("max_bytes", "file"), [(100, "/.lease'"), (500, "/index/segments/000002-00'")])
@@ -756,6 +767,40 @@ def test_a_full_disk_is_reported_with_advice(growing: Path, max_bytes: int, file
 def test_a_folder_that_may_not_be_written_is_reported_with_advice(run: Run, collection: Path) -> None:
     refused = run("export", collection, "/sys/exported")
     assert_one_line(refused, "'/sys/", "expected a place that this user may read and write")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (
+            ["export", "{collection}", "{file}/out"],
+            "File exists: '{file}': a part of this path is a file: expected folders",
+        ),
+        (["export", "{collection}", "{file}/a/out"], "'{file}/a': a part of this path is a file: expected folders"),
+        (["embed", "{collection}", "{file}/a", "--model", "demo"], "'{file}/a': a part of this path is a file"),
+        (["keys", "add", "{file}/keys.json", "--name", "a"], "'{file}': a part of this path is a file"),
+        (["demo", "--folder", "{file}"], "a part of this path is a file: expected folders"),
+        (["match", "{collection}", "{collection}", "--name", "m", "--to", "{file}/a/p.parquet"], "in a folder"),
+        (
+            ["reembed", "{collection}", "{collection}", "--report", "{collection}"],
+            "a folder: expected the path of a file",
+        ),
+    ],
+)
+def test_a_place_below_a_file_and_a_folder_for_a_file_are_reported(
+    run: Run, collection: Path, tmp_path: Path, arguments: list[str], expected: str
+) -> None:
+    (tmp_path / "file").write_text("")
+    places = {"file": str(tmp_path / "file"), "collection": str(collection)}
+    assert_one_line(run(*(each.format(**places) for each in arguments)), expected.format(**places))
+
+
+def test_a_filter_of_an_export_names_the_columns_of_searches(run: Run, collection: Path, tmp_path: Path) -> None:
+    refused = run("export", collection, tmp_path / "out", "--filter", '{"colour": 1}')
+    searched = run("search", collection, "--filter", '{"colour": 1}')
+    assert_one_line(refused, "unknown column 'colour'; columns that can be filtered: image_id (")
+    columns = refused.err.partition("filtered: ")[2].strip()
+    assert f"one of the columns {columns}, got unknown column" in searched.err
 
 
 def test_help_loads_no_slow_modules() -> None:
