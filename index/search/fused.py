@@ -12,10 +12,8 @@ from index.search.ranking import Searchable, find_set
 from index.search.result_set import BEST, Hit, SetPage, SetRequest
 from index.search_options import Place
 
-WORD_HITS: Final = 100
-"""How many images with matching words count."""
-_VECTOR_HITS: Final = 1_000
-"""How many of the nearest are mixed with them. All others follow by their scores."""
+HITS: Final = 100
+"""How many of the nearest and how many images with matching words are mixed. All others follow by their scores."""
 _CONSTANT: Final = 60  # as in the paper: the first ranks should not outweigh all others
 _LEAST_SHARE: Final = 0.5  # of the best score of words; the rest has one common word of several
 
@@ -23,18 +21,18 @@ _LEAST_SHARE: Final = 0.5  # of the best score of words; the rest has one common
 def page_of_both(index: Searchable, request: SetRequest, k: int, place: Place) -> SetPage:
     """The set that the request's vector finds, with the k hits after the place, the best by vector and words first."""
     assert request.words is not None
-    of_words = replace(request.words, k=WORD_HITS)
-    found = replace(request, words=of_words, order=BEST, facets=(), after=None, depth=WORD_HITS)
+    of_words = replace(request.words, k=HITS)
+    found = replace(request, words=of_words, order=BEST, facets=(), after=None, depth=HITS)
     wanted, by_words = len(of_words.terms), find_set(index, found).hits
     strong = _strong(by_words, wanted)
-    by_vector = replace(request, words=None, first=max(place.first, _VECTOR_HITS))
+    by_vector = replace(request, words=None, first=max(place.first, HITS))
     if request.after is not None:
         page = find_set(index, replace(by_vector, depth=k + len(strong)))
         return page.of(_rest(page.hits, strong, place.seen)[:k])
-    page = find_set(index, replace(by_vector, depth=_VECTOR_HITS))
+    page = find_set(index, replace(by_vector, depth=HITS))
     mixed = fused(page.hits, by_words, wanted)
     hits = mixed[place.seen : place.seen + k]
-    if len(hits) == k or len(page.hits) < _VECTOR_HITS:
+    if len(hits) == k or len(page.hits) < HITS:
         return replace(page, hits=hits)
     skipped, further = place.seen + len(hits) - len(mixed), k - len(hits)
     after = page.of(page.hits).after
@@ -49,14 +47,17 @@ def fused(by_vector: Sequence[Hit], by_words: Sequence[Hit], wanted: int) -> lis
     If all images that match are known, so that they are few, those with all `wanted` words come first, whatever their
     vectors.
     """
-    few, by_words = len(by_words) < WORD_HITS, _strong(by_words, wanted)
-    known = {hit.position: replace(hit, vector_rank=rank) for rank, hit in enumerate(by_vector, start=1)}
-    gains = {hit.position: 1 / (_CONSTANT + rank) for rank, hit in enumerate(by_vector, start=1)}
+    few, by_words = len(by_words) < HITS, _strong(by_words, wanted)
+    near = {hit.position: rank for rank, hit in enumerate(by_vector, start=1)}
+    gains = {position: 1 / (_CONSTANT + rank) for position, rank in near.items()}
     ranks = 1 + np.searchsorted([-hit.key for hit in by_words], [-hit.key for hit in by_words])  # equal ones share one
     for rank, hit in zip(ranks.tolist(), by_words, strict=True):
         gains[hit.position] = gains.get(hit.position, 0.0) + 1 / (_CONSTANT + rank) + (few and _terms(hit) == wanted)
-        known[hit.position] = replace(known.get(hit.position, hit), words=hit.words)
-    hits = [replace(hit, key=gains[position]) for position, hit in known.items()]
+    words = {hit.position: hit.words for hit in by_words}
+    hits = [
+        replace(hit, key=gains[place], vector_rank=near.get(place), words=words.get(place))
+        for place, hit in {hit.position: hit for hit in (*by_words, *by_vector)}.items()
+    ]
     return sorted(hits, key=lambda hit: (-hit.key, hit.image_id))
 
 

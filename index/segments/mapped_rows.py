@@ -17,7 +17,7 @@ from index.collection.rows import FIXED_COLUMNS, number_array
 from index.segments.eligible import Eligible
 from index.storage.arrow_file import read_batches, require_columns
 
-_FEW = 64  # rows; up to here reading value by value takes less time than a call of Arrow's for each batch
+_FEW = 64  # rows; up to here reading value by value takes less time than a call of Arrow's
 _SCANNED = 4_096  # rows whose ids are compared in the time that a binary search takes
 POSITION = "position"
 """The column of the file of positions, which are in the order of the rows' ids."""
@@ -67,7 +67,7 @@ class MappedRows:
 
     def ids(self, positions: Positions) -> Ids:
         """The ids at these positions, as strings."""
-        if len(positions) <= _FEW:
+        if len(positions) <= _FEW * len(self.batches):  # which each would take a call
             return np.array([self._ids[position].as_py() for position in positions.tolist()], object)
         return self._taken(lambda batch: batch.column("image_id"), positions)
 

@@ -30,6 +30,7 @@ follow as another word, with REPEATED at its end. The word "" has the number of 
 REPEATED: Final = "\0"
 
 _PLACES = 256  # a place is modulo this, so words of a longer text that are so far apart may pass for a phrase
+_STRIDE = 64
 _SEARCHED = 32  # rows that are marked in the time that a binary search takes
 _NOTHING = np.empty(0, np.uint16)
 _LAST = chr(0x10FFFF)
@@ -46,6 +47,8 @@ class Found(NamedTuple):
 
     def within(self, rows: npt.NDArray[np.intp]) -> Found:
         """Those among some rows, which are ascending."""
+        if not len(self.rows):
+            return self
         few = rows.astype(np.uint16)
         return Found(few[is_among(few, self.rows)], self.repeats[is_among(self.repeats, few)])
 
@@ -163,7 +166,14 @@ class BlockWords:
 
     def _entry(self, word: str) -> int:
         """The number of the first word that is not before `word`."""
-        return bisect_left(range(len(self._words)), word, key=self._word)
+        count, end = len(self._words), _STRIDE * bisect_left(self._some_words, word)
+        return bisect_left(range(count), word, max(0, end - _STRIDE), min(end, count), key=self._word)
+
+    @cached_property
+    def _some_words(self) -> list[str]:
+        """Every word whose number is a multiple of _STRIDE: comparing with a string is faster than reading a word."""
+        words: list[str] = self._words.take(number_array(np.arange(0, len(self._words), _STRIDE))).to_pylist()
+        return words
 
     def _word(self, number: int) -> str:
         word: str = self._words[number].as_py()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -76,6 +77,8 @@ class FoundWords:
         for number, slots, rows in by_part(positions, starts):
             for name in self.columns:
                 for text, found in zip(texts, self.blocks[number], strict=True):
+                    if not len(found[name].rows):
+                        continue
                     for slot in slots[is_among(rows.astype(np.uint16), found[name].rows)].tolist():
                         matched[slot][name] = (*matched[slot].get(name, ()), text)
         return matched
@@ -152,12 +155,16 @@ class _Gain:
     def of(self, found: Found, lengths: npt.NDArray[np.uint8]) -> Iterator[tuple[npt.NDArray[np.intp], Floats]]:
         """Rows and what they gain; then again those with further occurrences, which gain more."""
         rows = found.rows.astype(np.intp)  # NumPy would convert them at each use
-        once: Floats = (self.weight / (1 + self.penalties)).astype(np.float32)
-        yield rows, once.take(lengths.take(rows))
+        yield rows, self._once.take(lengths.take(rows))
         if len(found.repeats):
             ends = np.flatnonzero(np.append(found.repeats[1:] != found.repeats[:-1], True))
             rows, counts = found.repeats[ends].astype(np.intp), (1 + np.diff(ends, prepend=-1)).astype(np.float32)
             yield rows, np.float32(self.weight) * counts / (counts + self.penalties.take(lengths.take(rows)))
+
+    @cached_property
+    def _once(self) -> Floats:
+        once: Floats = (self.weight / (1 + self.penalties)).astype(np.float32)
+        return once
 
 
 def _gain(statistics: Statistics, column: str, term: str) -> _Gain:
@@ -170,9 +177,10 @@ def _gain(statistics: Statistics, column: str, term: str) -> _Gain:
 
 def _gained(by_column: Mapping[str, Found], blocks: Mapping[str, BlockWords], gains: Mapping[str, _Gain]) -> Floats:
     """What the rows of a block gain by a term, `(BLOCK_ROWS,)`."""
-    best = np.zeros(BLOCK_ROWS, np.float32)
+    best, is_first = np.zeros(BLOCK_ROWS, np.float32), True
     for name, found in by_column.items():
         if len(found.rows):
             for rows, gained in gains[name].of(found, blocks[name].lengths):
-                best[rows] = np.maximum(best[rows], gained)
+                best[rows] = gained if is_first else np.maximum(best[rows], gained)
+                is_first = False
     return best
