@@ -51,7 +51,9 @@ class Match:
     ] = None
     vector_rank: Annotated[
         int | None,
-        Field(description="in a search by text and words: the rank by score alone; null for one found by its words"),
+        Field(
+            description="in a search by text and words: the rank by score alone; null if only its words brought it up"
+        ),
     ] = None
     group: Annotated[
         Any, Field(description="with `group_by`: the value that the group's images share, or the day of a time")

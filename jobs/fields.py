@@ -176,8 +176,8 @@ class Target(Section):
 
     @property
     def problem(self) -> str | None:
-        """Why its address is none, without what may be secret."""
-        if unset := re.search(r"\$\{(\w+)\}", self.address):
+        """Why its address cannot be used, without what may be secret; None if it can."""
+        if unset := re.search(r"\$\{([^}]*)\}", self.address):
             return f"the environment variable {unset[1]} is not set: set it where the job runs"
         if self.url and not self.address.startswith(("http://", "https://")):
             return "expected an http:// or https:// address in its environment variable"

@@ -19,12 +19,12 @@ from typing import Final
 import numpy as np
 from PIL import Image
 
+from embedder.cpus import usable_cpus
 from embedder.errors import ImageError
 from embedder.images.decode import CropSpec, DecodedImage
 from embedder.images.decoder_process import Answer, DecodeProcess, IsAwaited, ReadPart, Task, abandoned_error
 from embedder.images.limits import ACCEPTED_LIMITS, DEFAULT_LIMITS, ImageLimits
 from embedder.images.signature import Signature
-from embedder.processors import usable_cpus
 
 # The highest estimates from its header that a normal picture has, such as a JPEG of 20 megapixels.
 _NORMAL_MEMORY: Final = 64 * 2**20

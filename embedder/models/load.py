@@ -6,12 +6,12 @@ from collections.abc import Container
 from pathlib import Path
 from typing import Final
 
+from embedder.cpus import cpu_quota
 from embedder.errors import ModelError
 from embedder.identity import Precision
 from embedder.models.checkpoint import Checkpoint
 from embedder.models.converted import ConvertedEmbedder, conversion_folder
 from embedder.models.own_embedder import OwnModel
-from embedder.processors import cpu_quota
 from embedder.protocol import Embedder
 from embedder.python_class import PythonClass, is_class_name
 
@@ -60,13 +60,12 @@ def load_embedder(
         raise ModelError(f"expected a batch size and threads of at least 1, got {batch_size} and {threads}")
     if precision == "int8" and device not in (None, "cpu"):
         raise ModelError(f"int8 is only for CPUs, but the device is {device}: expected precision auto, fp32 or bf16")
-    threads = threads or cpu_quota()  # PyTorch and OpenVINO see all cores of a machine
     on_cpu = device == "cpu" or precision == "int8" or (device is None and not _may_have_accelerator())
     if on_cpu:
         model = Checkpoint.find(model, revision) if isinstance(model, str) else model  # once: its identity is a hash
         try:
             if folder := conversion_folder(model, precision, convert=convert or precision == "int8"):
-                return ConvertedEmbedder(model, folder, batch_size, threads)
+                return ConvertedEmbedder(model, folder, batch_size, threads or cpu_quota())
         except ModelError as error:
             if precision == "int8":
                 raise

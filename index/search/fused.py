@@ -12,7 +12,7 @@ from index.search.ranking import Searchable, find_set
 from index.search.result_set import BEST, Hit, SetPage, SetRequest
 from index.search_options import Place
 
-HITS: Final = 100
+MIXED_HITS: Final = 100
 """How many of the nearest and how many images with matching words are mixed. All others follow by their scores."""
 _CONSTANT: Final = 60  # as in the paper: the first ranks should not outweigh all others
 _LEAST_SHARE: Final = 0.5  # of the best score of words; the rest has one common word of several
@@ -21,18 +21,18 @@ _LEAST_SHARE: Final = 0.5  # of the best score of words; the rest has one common
 def page_of_both(index: Searchable, request: SetRequest, k: int, place: Place) -> SetPage:
     """The set that the request's vector finds, with the k hits after the place, the best by vector and words first."""
     assert request.words is not None
-    of_words = replace(request.words, k=HITS)
-    found = replace(request, words=of_words, order=BEST, facets=(), after=None, depth=HITS)
+    of_words = replace(request.words, k=MIXED_HITS)
+    found = replace(request, words=of_words, order=BEST, facets=(), after=None, depth=MIXED_HITS)
     wanted, by_words = len(of_words.terms), find_set(index, found).hits
     strong = _strong(by_words, wanted)
-    by_vector = replace(request, words=None, first=max(place.first, HITS))
+    by_vector = replace(request, words=None, first=max(place.first, MIXED_HITS))
     if request.after is not None:
         page = find_set(index, replace(by_vector, depth=k + len(strong)))
         return page.of(_rest(page.hits, strong, place.seen)[:k])
-    page = find_set(index, replace(by_vector, depth=HITS))
+    page = find_set(index, replace(by_vector, depth=MIXED_HITS))
     mixed = fused(page.hits, by_words, wanted)
     hits = mixed[place.seen : place.seen + k]
-    if len(hits) == k or len(page.hits) < HITS:
+    if len(hits) == k or len(page.hits) < MIXED_HITS:
         return replace(page, hits=hits)
     skipped, further = place.seen + len(hits) - len(mixed), k - len(hits)
     after = page.of(page.hits).after
@@ -47,7 +47,7 @@ def fused(by_vector: Sequence[Hit], by_words: Sequence[Hit], wanted: int) -> lis
     If all images that match are known, so that they are few, those with all `wanted` words come first, whatever their
     vectors.
     """
-    few, by_words = len(by_words) < HITS, _strong(by_words, wanted)
+    few, by_words = len(by_words) < MIXED_HITS, _strong(by_words, wanted)
     near = {hit.position: rank for rank, hit in enumerate(by_vector, start=1)}
     gains = {position: 1 / (_CONSTANT + rank) for position, rank in near.items()}
     ranks = 1 + np.searchsorted([-hit.key for hit in by_words], [-hit.key for hit in by_words])  # equal ones share one

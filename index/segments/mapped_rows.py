@@ -67,7 +67,8 @@ class MappedRows:
 
     def ids(self, positions: Positions) -> Ids:
         """The ids at these positions, as strings."""
-        if len(positions) <= _FEW * len(self.batches):  # which each would take a call
+        batches = np.count_nonzero(np.bincount(np.searchsorted(self.starts, positions, side="right")))
+        if len(positions) <= _FEW * batches:  # each of which would take a call
             return np.array([self._ids[position].as_py() for position in positions.tolist()], object)
         return self._taken(lambda batch: batch.column("image_id"), positions)
 

@@ -39,21 +39,25 @@ def require_name_available(name: str, metadata: Sequence[str], annotations: Sequ
         )
 
 
-_VALUES = "SELECT count(*) AS images FROM live_rows WHERE error_reason IS NULL"
+_VALUES = """
+SELECT count(DISTINCT image_id) AS images, max(run) AS run FROM written WHERE error_reason IS NULL AND run IN ({})
+"""
 
 
 def require_same_kind(name: str, predictor: str, log: Snapshot) -> None:
     """Raises UsageError if the annotation `name`, even an unfinished one, has values of another kind than those of this
     predictor, which would replace them: they may have taken hours.
     """
-    for run in (log.committed or log.unfinished)[-1:]:
-        if kind_of(run.model.id) != kind_of(predictor):
-            [[images]] = log.newest().table(_VALUES).to_pydict().values()
-            if images:
-                raise UsageError(
-                    f"--name {name} has {run.model.id}, {counted(images, 'image')}: choose another name, or drop these "
-                    f"columns first (`likeness columns --drop {name}`)"
-                )
+    if all(kind_of(run.model.id) == kind_of(predictor) for run in (*log.committed, *log.unfinished)):
+        return
+    rows = log.everything()
+    others = [number for number, run in enumerate(rows.runs) if kind_of(run.model.id) != kind_of(predictor)]
+    [found] = rows.table(_VALUES.format(", ".join(map(str, others)))).to_pylist()
+    if found["images"]:
+        raise UsageError(
+            f"--name {name} has {rows.runs[found['run']].model.id}, {counted(found['images'], 'image')}: choose "
+            f"another name, or drop these columns first (`likeness columns --drop {name}`)"
+        )
 
 
 def publish(collection: Collection, console: Console) -> None:

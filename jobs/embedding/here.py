@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import islice
 
-from embedder.processors import usable_cpus
+from embedder.cpus import usable_cpus
 from jobs.embedding.model_source import ModelCache
 from jobs.embedding.report import BlockSummary
 from jobs.embedding.stages import EmbedBlock, Work, drop_fetcher, fetch_and_decode, stop_decoders

@@ -4,11 +4,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
+from embedder.cpus import usable_cpus
 from embedder.identity import ModelIdentity, Precision
 from embedder.models.checkpoint import Checkpoint
 from embedder.models.load import find_model, load_embedder
 from embedder.models.own_embedder import OwnModel
-from embedder.processors import usable_cpus
 from embedder.protocol import Embedder
 from index.collection.records import ModelRecord
 from jobs.errors import OtherModelError

@@ -7,7 +7,7 @@ pages that do not exist on their host. No vector is computed twice: images are l
 has written to the collection, by id or address if nothing indicates a change, else by the hash of their bytes.
 
 `decide.py` runs the query for the images of one source, and reads the pictures that it asks for. `changes.py` has it
-run for the listed source, and those that have rows of another model;
-`known_rows.py` writes what needs no model. In `tests/jobs/planning/`, `reference_plan.py` says in plain Python what
-happens to each image, and `decisions.py` has the reasons.
+run for the listed source, and those that have rows of another model; `known_rows.py` writes what needs no model. In
+`tests/jobs/planning/`, `reference_plan.py` says in plain Python what happens to each image, and `decisions.py` has the
+reasons.
 """

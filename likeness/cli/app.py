@@ -16,9 +16,9 @@ import typer
 from rich.markup import escape
 
 from api.errors import ApiError
+from embedder.cpus import cpu_quota
 from embedder.errors import EmbedderError
 from embedder.openmp import OPENMP_ENVIRONMENT
-from embedder.processors import cpu_quota
 from index.errors import DISK_FULL, CollectionError, LeaseError, OvertakenError, RecallTooLowError
 from jobs.errors import JobError, RayStartError, TooManyMissingError, TooManyRejectsError
 from likeness.cli.annotate import annotate, columns, match

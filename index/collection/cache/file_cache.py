@@ -161,7 +161,7 @@ def first_damage(
         return None
 
     # hashlib releases the GIL, and requests to a bucket wait in parallel.
-    with ThreadPoolExecutor(_DOWNLOADS if cache else os.cpu_count()) as pool:
+    with ThreadPoolExecutor(_DOWNLOADS) as pool:
         for path, found in zip(files, pool.map(problem, files), strict=True):
             if found:
                 pool.shutdown(cancel_futures=True)

@@ -7,9 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 
+from embedder.cpus import usable_cpus
 from embedder.errors import ImageError
 from embedder.ocr.line_reader import MAX_PIXELS, Line, LineReader, OcrModels
-from embedder.processors import usable_cpus
 from jobs.annotation.predictor import Batch, Columns, Recipe, fingerprint_of
 
 _VERSION = 1

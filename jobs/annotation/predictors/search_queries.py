@@ -36,13 +36,9 @@ _ANY_CROP: Final = CropSpec(side=32, shortest_edge=None)
 def broken_queries(
     searches: Sequence[SearchSpec], collection: Collection, live: LiveRows | None, model: ModelRecord, load: Load
 ) -> dict[str, str]:
-    """Why queries can have no vector, or matches nowhere to go, by the names of their searches. Without `live` rows,
-    ids may have yet to come.
-    """
+    """Why queries can have no vector, by the names of their searches. Without `live` rows, ids may have yet to come."""
     known, new, broken = _remembered(annotation_log(collection, SEARCHES)), list[SearchSpec](), dict[str, str]()
     for search in searches:
-        if search.notify and search.notify.problem:
-            broken[search.name] = f"the search {search.name!r} cannot notify: {search.notify.problem}"
         try:
             if query_key(search, model) not in known:
                 new.append(search)

@@ -35,8 +35,9 @@ _SCORES: Final = 1 << 24  # in memory
 def check_searches(
     spec: JobSpec, collection: Collection, listing: pa.Schema, model: ModelRecord, load: Load
 ) -> dict[str, str]:
-    """Why searches of a job will not work with its model, its pictures, or the columns that images will have, by their
-    names. Columns of annotations that have yet to be made may be anything, and ids of images may have yet to come.
+    """Why searches of a job will not work with its model, its pictures, the columns that images will have or its
+    environment, by their names. Columns of annotations that have yet to be made may be anything, and ids of images may
+    have yet to come.
     """
     live = [collection.snapshot().live().catalog.schema_of()] if collection.runs() else []
     exif = pa.schema(list(map(pa.field, EXIF_TYPES, EXIF_TYPES.values()))) if spec.exif else pa.schema([])
@@ -47,6 +48,8 @@ def check_searches(
         unknown = [name for name in named_columns(search.filter) if name not in schema.names]
         if not any(belongs_to(column, each.name) for column in unknown for each in spec.annotations):
             broken |= _broken_filter(search, schema)
+        if search.notify and search.notify.problem:
+            broken[search.name] = f"the search {search.name!r} cannot notify: {search.notify.problem}"
     return broken
 
 

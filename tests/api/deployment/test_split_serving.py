@@ -118,7 +118,7 @@ def test_serve_gets_the_replicas_and_resources_of_the_settings(collection: Colle
     # Requests in progress may complete.
     assert {each._deployment_config.graceful_shutdown_timeout_s for each in (ingress, embedder)} == {40}
     # The variables that the command line sets are passed on, as replicas may not inherit them.
-    passive = {"env_vars": OPENMP_ENVIRONMENT}
+    passive = {"env_vars": {**OPENMP_ENVIRONMENT, "OMP_NUM_THREADS": "1"}}
     assert [each.ray_actor_options["runtime_env"] for each in (ingress, embedder)] == [passive, passive]
 
     whole: Any = serve_app(ServeSettings(collection=collection.location, replicas=3, num_gpus=1))._bound_deployment

@@ -15,7 +15,7 @@ from api.settings import RequestLimits
 from embedder.errors import UnsupportedInputError
 from index.collection import Collection
 from index.search import Searcher
-from index.search.fused import HITS, fused
+from index.search.fused import MIXED_HITS, fused
 from index.search.result_set import Hit
 from jobs.embedding.model_source import model_record
 from tests.support.collections.hand_made import add_version, rows, unit_vectors
@@ -190,7 +190,7 @@ def test_a_few_images_with_all_words_come_first() -> None:
     rare = [hit(2_000 + number, 9.0 - number, words={"c": ("aa",)}) for number in range(9)]
     assert [each.position for each in fused(by_vector, rare, 1)][:10] == [*range(2_000, 2_009), 0]
     assert [each.position for each in fused(by_vector, rare, 2)][:4] == [0, 2_000, 1, 2_001]
-    frequent = [hit(2_000 + number, 9.0, words={"c": ("aa",)}) for number in range(HITS)]
+    frequent = [hit(2_000 + number, 9.0, words={"c": ("aa",)}) for number in range(MIXED_HITS)]
     assert next(each.position for each in fused(by_vector, frequent, 1)) == 0
 
 

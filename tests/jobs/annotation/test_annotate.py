@@ -43,6 +43,8 @@ class Halves:
 
     bad: frozenset[str] = frozenset()
     seen: list[str] = field(default_factory=list)
+    kind: str = "halves"
+    version: str = "f"
 
     def __call__(self, batch: Batch) -> Columns:
         ids = batch["image_id"].tolist()
@@ -53,7 +55,7 @@ class Halves:
         return {"": ["left" if value < 0 else "right" for value in first], "first": first}
 
     def recipe(self, *_: Any) -> Recipe:
-        return Recipe(id="halves", fingerprint="f" * 64, needs="embedding", make=lambda: self)
+        return Recipe(id=self.kind, fingerprint=self.version * 64, needs="embedding", make=lambda: self)
 
 
 @dataclass
@@ -378,6 +380,23 @@ def test_unfinished_values_of_another_kind_are_not_replaced_and_those_of_none_ar
         annotate(collection, Halves(bad=frozenset(IDS)), name="none")
     done = run(*(each.replace("half", "none") for each in command))
     assert done.code == 0, done
+
+
+def test_rejects_of_an_unfinished_run_do_not_hide_values_from_another_kind(
+    collection: Collection, tmp_path: Path
+) -> None:
+    annotate(collection, Halves())
+    with pytest.raises(TooManyRejectsError):
+        annotate(collection, Halves(version="e", bad=frozenset(IDS[:150])))
+    with pytest.raises(UsageError, match="--name half has halves, 200 images"):
+        annotate(collection, Halves(kind="thirds", version="d"))
+    few = Collection.create_or_open(str(tmp_path / "few"))
+    add_version(few, table(IDS[:5]))
+    annotate(few, Halves(bad=frozenset(IDS[:5])), max_reject_rate=1.0)
+    thirds = Halves(kind="thirds", version="d", bad=frozenset(IDS[:2]))
+    with pytest.raises(TooManyRejectsError):
+        annotate(few, thirds)
+    assert annotate(few, replace(thirds, bad=frozenset())).embedded == 2
 
 
 @pytest.mark.parametrize(

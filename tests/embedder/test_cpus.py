@@ -6,18 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from embedder import processors
+from embedder import cpus
 
 
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Where the control groups of a made-up machine with 64 CPUs are; `group` names those of this process."""
-    monkeypatch.setattr(processors, "_GROUP", tmp_path / "group")
-    monkeypatch.setattr(processors, "_GROUPS", tmp_path)
+    monkeypatch.setattr(cpus, "_GROUP", tmp_path / "group")
+    monkeypatch.setattr(cpus, "_GROUPS", tmp_path)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(64), raising=False)
-    processors.cpu_quota.cache_clear()
+    cpus.cpu_quota.cache_clear()
     yield tmp_path
-    processors.cpu_quota.cache_clear()
+    cpus.cpu_quota.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -30,6 +30,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         ("0::/", {"cpu.max": "6500000 100000"}, 64),
         ("0::/", {}, 64),
         ("0::/a/b", {"cpu.max": "800000 100000", "a/cpu.max": "300000 100000", "a/b/cpu.max": "max 100000"}, 3),
+        ("0::/my group/b", {"my group/cpu.max": "500000 100000"}, 5),
         ("0::/../../b", {"cpu.max": "400000 100000"}, 4),  # a group outside this container's namespace
         ("3:cpuset:/\n1:cpu,cpuacct:/docker/c", {"cpu/cpu.cfs_quota_us": "50000", "cpu/cpu.cfs_period_us": "25000"}, 2),
         ("1:cpu:/a", {"cpu/a/cpu.cfs_quota_us": "-1", "cpu/a/cpu.cfs_period_us": "100000"}, 64),
@@ -39,11 +40,11 @@ def test_quotas_of_control_groups(machine: Path, group: str, files: dict[str, st
     for name, text in {"group": group, **files}.items():
         (machine / name).parent.mkdir(parents=True, exist_ok=True)
         (machine / name).write_text(f"{text}\n")
-    assert processors.usable_cpus() == expected
+    assert cpus.usable_cpus() == expected
 
 
 def test_no_control_groups(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert processors.cpu_quota() is None
-    assert processors.usable_cpus() == 64
+    assert cpus.cpu_quota() is None
+    assert cpus.usable_cpus() == 64
     monkeypatch.delattr(os, "sched_getaffinity")
-    assert processors.usable_cpus() == os.cpu_count()
+    assert cpus.usable_cpus() == os.cpu_count()
