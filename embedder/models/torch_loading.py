@@ -12,6 +12,7 @@ from torch import nn
 from transformers import AutoModel, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
+from embedder.cpus import usable_cpus
 from embedder.errors import ModelError, UnsupportedInputError
 from embedder.freed_memory import keep_freed_memory
 from embedder.models.checkpoint import Checkpoint, Preprocessing
@@ -60,6 +61,7 @@ def load_for_task(checkpoint: Checkpoint, kind: Any, device: str | None) -> PreT
     torch_device = pick_device(device)
     if torch_device.type == "cpu":
         keep_freed_memory()
+        torch.set_num_threads(usable_cpus())  # Ray gives a worker one for each reserved CPU, see `ModelSource`
     model.to(device=torch_device, dtype=pick_dtype(torch_device))  # type: ignore[call-arg]
     return model
 

@@ -7,6 +7,7 @@ from typing import Any, Final, TypeVar
 
 from PIL import Image
 
+from embedder.cpus import usable_cpus
 from embedder.errors import FetchError, Rejected
 from embedder.fetch import Fetcher
 from embedder.images.decoder_pool import DecodePool
@@ -18,7 +19,7 @@ from jobs.duplicates.same_picture import SIDE
 T = TypeVar("T")
 Rows = Sequence[Mapping[str, Any]]
 
-_THREADS: Final = 8  # more than most machines have cores, because some wait for the network
+_THREADS_PER_CPU: Final = 4  # because some wait for the network
 
 
 class PictureLoader:
@@ -27,7 +28,7 @@ class PictureLoader:
     def __init__(self) -> None:
         self._fetcher = Fetcher(buckets=PictureReader())
         self._decoders = DecodePool()
-        self._threads = ThreadPoolExecutor(_THREADS)
+        self._threads = ThreadPoolExecutor(_THREADS_PER_CPU * usable_cpus())
 
     def signatures(self, rows: Rows) -> list[Signature | str]:
         """For each row, the signature of its picture, or the reason why there is none."""

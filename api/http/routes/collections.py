@@ -61,7 +61,8 @@ def collection_routes(runner: QueryRunner) -> APIRouter:
         names = sorted({*body["collections"]})
         for name in names:
             require_collection(request.scope, name)
-        services = {name: await runner.service_of(request, name) for name in names}
+        opened = await asyncio.gather(*(runner.service_of(request, name) for name in names))
+        services = dict(zip(names, opened, strict=True))
         query = await to_thread.run_sync(bodies.query_of, body)  # pictures in base64 may be large
         _require_no_ids(query)
         engines = await _engines(services, query)
@@ -78,7 +79,7 @@ def collection_routes(runner: QueryRunner) -> APIRouter:
         else:
             answers = await _answers(runner, query, services, engines, watch)
         require_found(answers)
-        answer = document(answers, engines, query, watch, runner.limits)
+        answer = await to_thread.run_sync(document, answers, engines, query, watch, runner.limits)
         if answer["cursor"] is not None:
             for name in names:  # also of those that have no more matches
                 services[name].live.keep_for_pages(engines[name])

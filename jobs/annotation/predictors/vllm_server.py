@@ -20,7 +20,7 @@ from embedder.images.formats import picture_format
 from jobs.annotation.predictor import Batch, Columns
 from jobs.errors import JobError, UsageError
 
-_MAX_CONCURRENT = 16
+_MAX_CONCURRENT = 64
 """Concurrent requests, which the server batches."""
 _TIMEOUT_S = (10, 120)
 """Timeouts for connecting and for reading the answer, in seconds."""
