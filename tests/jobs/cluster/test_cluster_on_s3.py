@@ -22,7 +22,7 @@ from jobs.update import Update
 from tests.support.cluster_nodes import CLUSTER_MARKS, NPU, Nodes, assert_rows_are_the_same, live
 from tests.support.collections.s3_server import FAULTS, Bucket, FaultyProxy
 from tests.support.nights.failing_store import REQUEST_S, Source, watched
-from tests.support.nights.reembed_nights import DEMO, Nights, load_once, query_form
+from tests.support.nights.reembed_nights import DEMO, Nights, query_form
 
 pytestmark = CLUSTER_MARKS
 
@@ -83,7 +83,7 @@ def copied(bucket: Bucket, folder: Path) -> Collection:
 
 def assert_answers_are_the_same(url: str, whole: Collection) -> None:
     """Compare the answers of a server with those of the whole index in this process."""
-    service = build_service(ServeSettings(collection=whole.location), load_model=lambda record: load_once(record.id))
+    service = build_service(ServeSettings(collection=whole.location))
     embedding = live(whole)["embedding"][7].as_py()
     queries: list[dict[str, Any]] = [
         {"json": {"embedding": embedding, "k": COUNT}},
