@@ -76,8 +76,8 @@ class _SharedParts:
             settings.cores(settings.replicas),
             timeout_s=settings.decode_timeout_s,
             max_wait_s=settings.decode_timeout_s,
-            # Each takes the slot of a search; this leaves most slots to other requests.
-            max_waiting=settings.limits().max_searches // 4,
+            # Each, large or heavy, takes the slot of a search; this leaves most slots to other requests.
+            max_waiting=settings.limits().max_searches // 6,
         )
         self.pictures = Pictures(Fetcher(FetchPolicy(), buckets=PictureReader()), decoders)
         # Pictures from URLs have the same maximum size as uploads.

@@ -1,4 +1,4 @@
-"""How many CPUs this process may use."""
+"""How many CPUs and how much memory this process may use."""
 
 import os
 from collections.abc import Iterator
@@ -27,19 +27,34 @@ def _cpus() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def usable_memory() -> int:
+    """Bytes of the machine's memory, or fewer: those that its container may use."""
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    controls = _controls("memory", ["memory.max"], ["memory.limit_in_bytes"])
+    return min([machine, *(int(limit) for [limit] in controls if limit != "max")])
+
+
 def _quotas() -> Iterator[float]:
-    """Of the control groups (cgroups(7)) that this process is in, version 2 and 1, as far as they are visible."""
+    for words in _controls("cpu", ["cpu.max"], ["cpu.cfs_quota_us", "cpu.cfs_period_us"]):
+        match words:
+            case [quota, period] if quota != "max":
+                yield int(quota) / int(period)
+
+
+def _controls(controller: str, names: list[str], names_in_1: list[str]) -> Iterator[list[str]]:
+    """The words in these files of the control groups (cgroups(7)) that this process is in, as far as they are visible;
+    the files have other names in version 1.
+    """
     for line in _lines(_GROUP):
         _, controllers, path = line.split(":", 2)
-        if controllers and "cpu" not in controllers.split(","):
+        if controllers and controller not in controllers.split(","):
             continue
-        top = _GROUPS / "cpu" if controllers else _GROUPS
-        names = ("cpu.cfs_quota_us", "cpu.cfs_period_us") if controllers else ("cpu.max",)
+        top = _GROUPS / controller if controllers else _GROUPS
         own = top / os.path.normpath(f"/{path}").lstrip("/")
         for folder in (own, *own.parents):
-            match [word for name in names for line in _lines(folder / name) for word in line.split()]:
-                case [quota, period] if quota != "max":
-                    yield int(quota) / int(period)
+            files = names_in_1 if controllers else names
+            if words := [word for name in files for line in _lines(folder / name) for word in line.split()]:
+                yield words
             if folder == top:
                 break
 

@@ -6,6 +6,7 @@ import socket
 import ssl
 import time
 import zlib
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -39,6 +40,10 @@ class _BusyError(FetchError):
     retry_after_s = 0.0
 
 
+class _SilentHostError(FetchError):
+    """A host that never answered is not asked again."""
+
+
 class HttpClient:
     """Fetches URLs, from each host at most `policy.per_host` at a time. Thread-safe; reuses connections to a host."""
 
@@ -50,19 +55,24 @@ class HttpClient:
         self._sleep = sleep
         self._pools = PinnedPools(self._connect, wire_limit=policy.max_bytes + _MAX_FRAMING_BYTES)
         self._turns: dict[str, BoundedSemaphore] = {}
+        self._timeouts = defaultdict[str, float](float)
 
     def get(self, url: str, known: Validators = UNKNOWN) -> Download:
         """The body, unless it is still the `known` one. Raises FetchError after the retries that the policy allows."""
-        fetch = _Fetch(self._policy, self._pools, self._turns, known, time.monotonic() + self._policy.timeout_s)
+        fetch = _Fetch(self._policy, self._pools, self._turns, self._timeouts, known)
         attempt = 0
         while True:
             try:
-                return fetch.follow(url)
+                download = fetch.follow(url)
+                fetch.count_timeout(is_timeout=False)
+                return download
             except FetchError as error:
+                fetch.count_timeout(is_timeout=error.reason == "timeout")
                 wait = self._policy.backoff_s * 2**attempt * random.uniform(0.5, 1.0)
                 if isinstance(error, _BusyError):
                     wait = max(wait, error.retry_after_s)
-                if not error.retryable or attempt >= self._policy.retries or wait >= fetch.left:
+                is_final = isinstance(error, _SilentHostError) or not error.retryable
+                if is_final or attempt >= self._policy.retries or wait >= fetch.left:
                     raise
             attempt += 1
             self._sleep(wait)
@@ -74,14 +84,21 @@ class HttpClient:
 
 @dataclass
 class _Fetch:
-    """One fetch, which has to end at the `deadline` on the monotonic clock. `name` is its URL in messages."""
+    """One fetch, which has to end at the `deadline` on the monotonic clock. `name` is its URL in messages.
+
+    `timeouts` counts the attempts at a host that timed out; it is minus infinity once one ended otherwise.
+    """
 
     policy: FetchPolicy
     pools: PinnedPools
     turns: dict[str, BoundedSemaphore]
+    timeouts: dict[str, float]
     known: Validators
-    deadline: float
     name: str = ""
+    host: str = ""
+
+    def __post_init__(self) -> None:
+        self.deadline = time.monotonic() + self.policy.timeout_s
 
     @property
     def left(self) -> float:
@@ -91,9 +108,9 @@ class _Fetch:
         # Each hop is checked like the first URL, and gets the same headers.
         current, self.name = url, printable_uri(url)
         for _ in range(self.policy.max_redirects + 1):
-            target, host, port = self._target(current)
-            with self._turn(host):
-                response = self._request(target, host, port)
+            target, self.host, port = self._target(current)
+            with self._turn(self.host):
+                response = self._request(target, self.host, port)
                 try:
                     location = response.headers.get("Location")
                     if response.status in _REDIRECTS and location:
@@ -109,6 +126,10 @@ class _Fetch:
         redirects = f"more than {self.policy.max_redirects} redirects, the last to {printable_uri(current)}"
         raise fetch_error(url, "too_many_redirects", f"{redirects}; use the picture's own address")
 
+    def count_timeout(self, *, is_timeout: bool) -> None:
+        if self.policy.max_timeouts is not None:
+            self.timeouts[self.host] += 1 if is_timeout else float("-inf")
+
     @contextmanager
     def _turn(self, host: str) -> Iterator[None]:
         """Wait until fewer than `policy.per_host` requests to the host are under way; the wait moves the deadline."""
@@ -121,6 +142,9 @@ class _Fetch:
             yield
 
     def _request(self, target: Url, host: str, port: int) -> BaseHTTPResponse:
+        if self.policy.max_timeouts is not None and self.timeouts[host] >= self.policy.max_timeouts:
+            problem = f"the host answered none of {self.policy.max_timeouts} requests in time; try again later"
+            raise _SilentHostError("timeout", f"{self.name}: {problem}", retryable=True)
         if (left := self.left) <= 0:
             raise self._failure(TimeoutError())
         try:

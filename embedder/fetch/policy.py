@@ -13,7 +13,8 @@ class FetchPolicy:
     Times, retries and hosts apply to http(s). `timeout_s` limits a whole fetch, from the look-up of the name to the
     last byte, including redirects, retries and the waits between them. `public_only` allows only pictures from public
     addresses on `PORTS` and from `allowed_hosts`: "host" (any port) or "host:port". `per_host` limits the requests of a
-    process that a host has to answer at a time.
+    process that a host has to answer at a time. A host is refused at once after `max_timeouts` attempts, if all of them
+    timed out; this is for the fetcher of one job.
     """
 
     max_bytes: int = 64 * 2**20
@@ -23,6 +24,7 @@ class FetchPolicy:
     backoff_s: float = 0.5
     max_redirects: int = 5
     per_host: int | None = 8
+    max_timeouts: int | None = None
     schemes: frozenset[str] = frozenset({"file", *PORTS})
     public_only: bool = False
     allowed_hosts: frozenset[str] = frozenset()

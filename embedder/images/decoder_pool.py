@@ -1,6 +1,7 @@
 """Decodes pictures in processes with a deadline and a memory limit. If one dies, only its picture is lost.
 
-A picture goes to the process for heavy ones if its header asks for much time or memory, or if it needs much anyway.
+A picture goes to the processes for large ones, or the one for heavy ones, if its header asks for more time or memory
+than the lighter ones may take, or if it needs more anyway.
 
 The pools of maintained libraries (pebble, deadpool, loky) start their processes with multiprocessing, which runs the
 caller's main module again in each, so a notebook or script without a `__main__` guard fails; and they take two to three
@@ -14,36 +15,46 @@ from contextlib import ExitStack, suppress
 from dataclasses import asdict, replace
 from functools import partial
 from time import monotonic
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from PIL import Image
 
-from embedder.cpus import usable_cpus
+from embedder.cpus import usable_cpus, usable_memory
 from embedder.errors import ImageError
 from embedder.images.decode import CropSpec, DecodedImage
 from embedder.images.decoder_process import Answer, DecodeProcess, IsAwaited, ReadPart, Task, abandoned_error
 from embedder.images.limits import ACCEPTED_LIMITS, DEFAULT_LIMITS, ImageLimits
 from embedder.images.signature import Signature
 
-# The highest estimates from its header that a normal picture has, such as a JPEG of 20 megapixels.
-_NORMAL_MEMORY: Final = 64 * 2**20
-_NORMAL_SECONDS: Final = 0.2
-# Estimates may be too low. In CPU time, so that a busy machine makes no picture heavy.
-_NORMAL_CPU_S: Final = 1.0
-_HEAVY_REASONS: Final = frozenset({"too_much_memory", "too_slow", "out_of_memory"})
+
+class _Weight(NamedTuple):
+    """The most that pictures of a lane may take: bytes and seconds by the estimate from their header; and CPU seconds
+    (0: no limit), as estimates may be too low, and a busy machine must make no picture heavier.
+    """
+
+    memory: int
+    seconds: float
+    cpu_s: float
+    niceness: int
+
+
+_NORMAL: Final = _Weight(64 * 2**20, 0.2, 1.0, 0)  # up to a JPEG of 20 megapixels
+_LARGE: Final = _Weight(512 * 2**20, 2.0, 4.0, 5)  # up to a HEIC of 36, or a PNG of 60 megapixels
+_HEAVY: Final = _Weight(DEFAULT_LIMITS.max_memory, float("inf"), 0, 10)
+_HEAVIER: Final = frozenset({"too_much_memory", "too_slow", "out_of_memory"})
 # Address space for the file, and for whatever the estimate leaves out.
 _SLACK: Final = 256 * 2**20
-_HEAVY_NICENESS: Final = 10
 _POLL_S: Final = 0.1
 
 
 class DecodePool:
-    """`workers` processes for normal pictures (None: one for each core) and one for heavy ones. Thread-safe; blocks.
+    """`workers` processes for normal pictures (None: one for each core), as many for large ones, if they could fill a
+    quarter of the memory at most, and one for heavy ones. Thread-safe; blocks.
 
     They start when first needed. Decoding may take `timeout_s`. A picture waits for a process for at most `max_wait_s`,
-    and a heavy one behind at most `max_waiting` others; by default there is no limit. The processes end with `close`,
-    with the pool, or with the process that owns it, even if that is killed.
+    and a large or heavy one behind at most `max_waiting` others of its kind; by default there is no limit. The
+    processes end with `close`, with the pool, or with the process that owns it, even if that is killed.
     """
 
     def __init__(
@@ -56,22 +67,26 @@ class DecodePool:
     ) -> None:
         self._timeout_s = timeout_s
         self._max_wait_s = max_wait_s
-        self._normal = Lane(_NORMAL_MEMORY + _SLACK, count=workers)
-        memory = DEFAULT_LIMITS.max_memory + _SLACK
-        self._heavy = Lane(memory, niceness=_HEAVY_NICENESS, count=1, max_waiting=max_waiting)
+        workers = workers or usable_cpus()
+        large = max(1, min(workers, usable_memory() // 4 // _LARGE.memory))
+        counts = {_NORMAL: (workers, sys.maxsize), _LARGE: (large, max_waiting), _HEAVY: (1, max_waiting)}
+        self._lanes = {
+            weight: Lane(weight.memory + _SLACK, niceness=weight.niceness, count=count, max_waiting=waiting)
+            for weight, (count, waiting) in counts.items()
+        }
 
     @property
     def processes(self) -> list[int]:
-        return [*self._normal.processes, *self._heavy.processes]
+        return [pid for lane in self._lanes.values() for pid in lane.processes]
 
     def start(self) -> None:
         """Start the processes for normal pictures, so that the first picture need not wait. Returns at once."""
-        self._normal.start()
+        self._lanes[_NORMAL].start()
 
     def close(self) -> None:
         """Kill the processes and abandon their pictures. A pool that is used again starts new ones."""
-        self._normal.close()
-        self._heavy.close()
+        for lane in self._lanes.values():
+            lane.close()
 
     def decode(
         self,
@@ -109,15 +124,21 @@ class DecodePool:
     def _answer(self, task: Task, data: bytes, limits: ImageLimits, is_awaited: IsAwaited = lambda: True) -> Answer:
         limits.check_bytes(data)
         wait_until = monotonic() + self._max_wait_s
-        memory, seconds = min(limits.max_memory, _NORMAL_MEMORY), min(limits.max_seconds, _NORMAL_SECONDS)
-        normal = replace(limits, max_memory=memory, max_seconds=seconds)
-        task = {**task, "limits": asdict(normal), "cpu_s": _NORMAL_CPU_S, "wall_s": self._timeout_s}
-        try:
-            return self._normal.ask(task, data, is_awaited, wait_until)
-        except ImageError as error:
-            if error.reason not in _HEAVY_REASONS:
-                raise
-        return self._heavy.ask({**task, "limits": asdict(limits), "cpu_s": 0}, data, is_awaited, wait_until)
+
+        def ask(weight: _Weight) -> Answer:
+            memory, seconds = min(limits.max_memory, weight.memory), min(limits.max_seconds, weight.seconds)
+            lane_limits = asdict(replace(limits, max_memory=memory, max_seconds=seconds))
+            times = {"cpu_s": weight.cpu_s, "wall_s": self._timeout_s}
+            return self._lanes[weight].ask({**task, "limits": lane_limits, **times}, data, is_awaited, wait_until)
+
+        *lighter, heaviest = self._lanes
+        for weight in lighter:
+            try:
+                return ask(weight)
+            except ImageError as error:
+                if error.reason not in _HEAVIER:
+                    raise
+        return ask(heaviest)
 
 
 class Lane:

@@ -27,6 +27,7 @@ from index.collection.rows import FILTERED
 from index.collection.stored_rows import StoredRows
 from jobs.cluster.pool import DECODE_MEMORY, Pool
 from jobs.cluster.session import missing_package_message
+from jobs.embedding.ahead import decoded_ahead
 from jobs.embedding.report import BlockSummary
 from jobs.embedding.stages import (
     STORED,
@@ -35,7 +36,6 @@ from jobs.embedding.stages import (
     EmbedBlock,
     EmbedSettings,
     Work,
-    fetch_and_decode,
 )
 from jobs.embedding.worker_metrics import worker_metrics
 from jobs.errors import JobError
@@ -172,16 +172,22 @@ def decode_images(
 ) -> Iterator[pa.Table]:
     """Fetch and decode the images of `RowGroup`s whose files are in a folder of the collection."""
     storage = collection().storage.subfolder(folder)
-    for group in groups.to_pylist():
-        table = RowGroup(**group).read(storage, columns)
-        for block in range(0, table.num_rows, block_size):
-            rows = table.slice(block, block_size)
-            for start in range(0, rows.num_rows, DECODE_BATCH):
-                yield _decode(rows.slice(start, DECODE_BATCH), settings)
+
+    def batches() -> Iterator[pa.Table]:
+        for group in groups.to_pylist():
+            table = RowGroup(**group).read(storage, columns)
+            for block in range(0, table.num_rows, block_size):
+                rows = table.slice(block, block_size)
+                for start in range(0, rows.num_rows, DECODE_BATCH):
+                    yield rows.slice(start, DECODE_BATCH)
+
+    with decoded_ahead(batches(), settings, settings.tables_ahead(DECODE_BATCH)) as decoded:
+        yield from map(_counted, decoded)
 
 
-def _decode(table: pa.Table, settings: DecodeSettings) -> pa.Table:
-    decoded, metrics = fetch_and_decode(table, settings=settings), worker_metrics()
+def _counted(decoded: pa.Table) -> pa.Table:
+    """The same table, counted in Ray's metrics."""
+    metrics = worker_metrics()
     stages = decoded["error_stage"].to_pylist()
     metrics.stage("fetch", len(stages) - stages.count("fetch"), pc.sum(decoded["fetch_seconds"]).as_py())
     metrics.stage("decode", stages.count(None) + stages.count("filter"), pc.sum(decoded["decode_seconds"]).as_py())

@@ -40,6 +40,9 @@ _PIXEL_LIMITS = (TOO_MANY_PIXELS, BOMB)
 _RETRY_LATER = ("not_found", "permission_denied", *_PIXEL_LIMITS)
 """Reasons that may pass without any change to the file, such as a lost disk, an expired token or a limit."""
 _POLL_S = 0.2
+_MAX_TABLES_AHEAD = 16
+# Times `per_host`: after as many, a host that never answered is left alone. They take 40 s, as a short fault may.
+_MAX_TIMEOUTS = 8
 SECONDS = ("fetch_seconds", "decode_seconds")
 """Columns of `fetch_and_decode` that are summed per block and not written."""
 
@@ -47,7 +50,7 @@ SECONDS = ("fetch_seconds", "decode_seconds")
 @dataclass(frozen=True, kw_only=True)
 class DecodeSettings:
     """How `fetch_and_decode` works: in `threads` that fetch, at most `per_host` from one host, and `decoders`
-    (processes) that decode.
+    (processes) that decode. Up to `ahead_bytes` of pixels wait until earlier pictures have come.
 
     With `crop` None files are passed on undecoded. `draft` allows large JPEGs to be decoded at reduced scale. Decoded
     pictures that `image_filter` leaves out are not embedded.
@@ -58,8 +61,14 @@ class DecodeSettings:
     threads: int = 2
     decoders: int = 2
     per_host: int = PER_HOST
+    ahead_bytes: int = 0
     image_filter: ImageFilter = EVERY_IMAGE
     limits: ImageLimits = DEFAULT_LIMITS
+
+    def tables_ahead(self, rows: int) -> int:
+        """How many tables of so many rows may be decoded at a time; one if their size is not known."""
+        size = rows * prod(self.crop.shape) if self.crop else self.ahead_bytes
+        return max(1, min(_MAX_TABLES_AHEAD, self.ahead_bytes // max(1, size)))
 
 
 _OUTCOME: dict[str, pa.DataType] = {
@@ -70,9 +79,15 @@ _OUTCOME: dict[str, pa.DataType] = {
 _VALIDATORS: dict[str, pa.DataType] = {name: LISTING.field(name).type for name in ("etag", "modified")}
 
 
-def fetch_and_decode(table: pa.Table, *, settings: DecodeSettings, is_awaited: IsAwaited = lambda: True) -> pa.Table:
+def fetch_and_decode(
+    table: pa.Table,
+    *,
+    settings: DecodeSettings,
+    threads: ThreadPoolExecutor | None = None,
+    is_awaited: IsAwaited = lambda: True,
+) -> pa.Table:
     """A batch of a listing with the columns of `_OUTCOME`, and `pixels` (fixed_size_binary, of `CropSpec.shape`) or,
-    without a crop, `file` (large_binary); these are null for rejects.
+    without a crop, `file` (large_binary); these are null for rejects. `threads` may be shared with other batches.
 
     Raises CancelledError soon after `is_awaited` returns False.
     """
@@ -85,7 +100,7 @@ def fetch_and_decode(table: pa.Table, *, settings: DecodeSettings, is_awaited: I
             raise CancelledError
         return _outcome(uri, fetcher, decode if crop else None, crop, measured=bool(measures))
 
-    pool = ThreadPoolExecutor(settings.threads)
+    pool = threads or ThreadPoolExecutor(settings.threads)
     try:
         futures = [pool.submit(outcome, uri) for uri in table["uri"].to_pylist()]
         while (state := wait(futures, _POLL_S, FIRST_EXCEPTION)).not_done:
@@ -95,7 +110,8 @@ def fetch_and_decode(table: pa.Table, *, settings: DecodeSettings, is_awaited: I
                 future.result()  # raises the first exception now
         outcomes = [future.result() for future in futures]
     finally:
-        pool.shutdown(wait=False, cancel_futures=True)  # does not wait for slow hosts
+        if not threads:
+            pool.shutdown(wait=False, cancel_futures=True)  # does not wait for slow hosts
     content = {"pixels": pa.binary(prod(crop.shape))} if crop else {"file": pa.large_binary()}
     measured = {name: MEASURE_TYPES[name] for name in measures}
     columns = {**_OUTCOME, **(EXIF_TYPES if exif else {}), **content}
@@ -121,7 +137,8 @@ def _leave_out(table: pa.Table, measured: pa.Table, image_filter: ImageFilter) -
 @cache
 def _fetcher(per_host: int) -> Fetcher:
     """One per worker process, to keep connections between batches. The operator's own sources are trusted."""
-    return Fetcher(FetchPolicy(per_host=per_host), buckets=PictureReader())
+    policy = FetchPolicy(per_host=per_host, max_timeouts=_MAX_TIMEOUTS * per_host)
+    return Fetcher(policy, buckets=PictureReader())
 
 
 _decoders = cache(DecodePool)

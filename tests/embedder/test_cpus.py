@@ -1,9 +1,10 @@
-"""How many CPUs a process may use, in a container or service that has a part of a machine."""
+"""How many CPUs and how much memory a process may use, in a container or service that has a part of a machine."""
 
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from embedder import cpus
@@ -37,10 +38,30 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     ],
 )
 def test_quotas_of_control_groups(machine: Path, group: str, files: dict[str, str], expected: int) -> None:
-    for name, text in {"group": group, **files}.items():
-        (machine / name).parent.mkdir(parents=True, exist_ok=True)
-        (machine / name).write_text(f"{text}\n")
+    write(machine, {"group": group, **files})
     assert cpus.usable_cpus() == expected
+
+
+@pytest.mark.parametrize(
+    ("group", "files", "expected"),
+    [
+        ("0::/", {"memory.max": "1000"}, 1000),
+        ("0::/", {"memory.max": "max"}, None),
+        ("0::/", {}, None),
+        ("0::/a", {"memory.max": "900", "a/memory.max": "2000"}, 900),
+        ("1:memory:/a", {"memory/a/memory.limit_in_bytes": "700"}, 700),
+        ("1:memory:/", {"memory/memory.limit_in_bytes": "9223372036854771712"}, None),
+    ],
+)
+def test_memory_of_control_groups(machine: Path, group: str, files: dict[str, str], expected: int | None) -> None:
+    write(machine, {"group": group, **files})
+    assert cpus.usable_memory() == (expected or psutil.virtual_memory().total)
+
+
+def write(folder: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(f"{text}\n")
 
 
 def test_no_control_groups(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:

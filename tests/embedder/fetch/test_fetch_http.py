@@ -237,6 +237,26 @@ def test_dropped_and_refused_connections_are_retried(server: ScriptedServer) -> 
     assert (error.reason, error.retryable) == ("connection_failed", True)
 
 
+def test_a_host_that_never_answers_is_refused_at_once_and_others_are_not(server: ScriptedServer) -> None:
+    released, other = threading.Event(), f"http://localhost:{server.server_port}"
+
+    def hang(player: Any) -> None:
+        released.wait(30)
+
+    server.routes["/hang"] = hang
+    fetcher = trusting(timeout_s=0.2, retries=0, max_timeouts=2)
+    errors = [failure(fetcher, server.url + "/hang") for _ in range(2)]
+    asked = len(server.requests)
+    errors.append(failure(fetcher, server.url + "/picture"))
+    assert [(error.reason, error.retryable) for error in errors] == [("timeout", True)] * 3
+    assert "answered none of 2 requests in time; try again later" in str(errors[-1])
+    assert len(server.requests) == asked
+    assert fetcher.fetch(other + "/picture") == PICTURE
+    assert [failure(fetcher, other + "/hang").reason for _ in range(3)] == ["timeout"] * 3
+    assert fetcher.fetch(other + "/picture") == PICTURE  # a host that answered is never refused
+    released.set()
+
+
 def test_backoff_doubles_and_retry_after_is_respected(server: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[float] = []
     monkeypatch.setattr("embedder.fetch.http.HttpClient", partial(HttpClient, sleep=waits.append))

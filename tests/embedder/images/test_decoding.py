@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import closing, contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -91,15 +91,56 @@ def test_decoding_is_stopped_at_the_deadline_and_other_pictures_are_not_affected
         assert reason_of(lambda: pool.decode(ENDLESS, CENTRE)) == "decode_timeout"
         assert reason_of(lambda: pool.thumbnail(ENDLESS, 8_000)) == "decode_timeout"
         assert pool.decode(SMALL, CENTRE).format == "png"
-        assert len(pool.processes) == 1  # the one for heavy pictures starts again when it is needed
+        assert len(pool.processes) == 2  # the one for heavy pictures starts again when it is needed
     assert pool.processes == []
 
 
-def test_a_picture_heavier_than_its_header_says_is_decoded(pool: DecodePool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decoder_pool, "_NORMAL_CPU_S", 0.001)
-    assert pool.decode(encode(Image.fromarray(smooth(1_200, 1_200)), "png"), CENTRE).width == 1_200
-    monkeypatch.undo()
-    assert pool.decode(SMALL, CENTRE).format == "png"
+def test_a_picture_heavier_than_its_header_says_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = encode(Image.fromarray(smooth(1_200, 1_200)), "png")
+    with closing(DecodePool(1)) as pool:
+        assert pool.decode(data, CENTRE).width == 1_200
+        assert niceness_of(pool) == [0]
+    monkeypatch.setattr(decoder_pool, "_NORMAL", decoder_pool._NORMAL._replace(cpu_s=0.001))
+    with closing(DecodePool(1)) as pool:
+        assert pool.decode(data, CENTRE).width == 1_200
+        assert niceness_of(pool) == [5]  # the first was killed
+
+
+@pytest.mark.parametrize(
+    "large",
+    [
+        lambda: hostile.png(3_840, 2_160),
+        lambda: hostile.webp(2_800, 2_000),
+        lambda: hostile.avif(3_000, 2_500),
+        lambda: hostile.progressive_jpeg(4_000, 3_000, 10, components=3),
+    ],
+    ids=["png", "webp", "avif", "jpeg"],
+)
+def test_large_pictures_do_not_wait_for_each_other(large: Callable[[], bytes]) -> None:
+    data = large()
+    with ThreadPoolExecutor(2) as callers, closing(DecodePool(2)) as pool:
+        expected = pool.decode(data, CENTRE).pixels
+        assert niceness_of(pool) == [0, 5]
+        suspended = psutil.Process(pool.processes[1])
+        suspended.suspend()
+        answers = [callers.submit(pool.decode, data, CENTRE) for _ in range(2)]
+        other = next(as_completed(answers, timeout=60))
+        assert niceness_of(pool)[-2:] == [5, 5]
+        suspended.resume()
+        for answer in (other, *answers):
+            np.testing.assert_array_equal(answer.result().pixels, expected)
+
+
+def test_large_pictures_get_a_quarter_of_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decoder_pool, "usable_memory", lambda: 2**32)
+    data = hostile.png(3_840, 2_160)
+    with ThreadPoolExecutor(6) as callers, closing(DecodePool(6)) as pool:
+        assert {answer.width for answer in callers.map(lambda _: pool.decode(data, CENTRE), range(12))} == {3_840}
+        assert niceness_of(pool).count(5) == 2
+
+
+def niceness_of(pool: DecodePool) -> list[int]:
+    return [psutil.Process(pid).nice() - os.nice(0) for pid in pool.processes]
 
 
 def test_a_decode_that_nobody_awaits_ends(pool: DecodePool) -> None:
@@ -118,7 +159,7 @@ def test_closing_abandons_pictures_and_leaves_no_process() -> None:
     pool = DecodePool(1)
     with ThreadPoolExecutor(1) as caller:
         reason = caller.submit(reason_of, lambda: pool.decode(ENDLESS, CENTRE))
-        while len(pool.processes) < 2:  # the second is the one for heavy pictures
+        while len(pool.processes) < 3:  # the third is the one for heavy pictures
             time.sleep(0.01)
         pool.close()
     assert (reason.result(), pool.processes) == ("decode_abandoned", [])

@@ -5,27 +5,35 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import CancelledError
 from contextlib import nullcontext
+from dataclasses import asdict
+from hashlib import sha256
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from math import prod
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from numpy.typing import NDArray
 from rich.console import Console
 
 from embedder.errors import ModelError
+from embedder.fetch import Fetcher
+from embedder.fetch.validators import Download
 from index.collection import Collection
 from jobs.cluster.pool import Pool
 from jobs.demo.gallery import Gallery
 from jobs.embedding.here import blocks_here
 from jobs.embedding.model_source import ModelCache
+from jobs.embedding.on_ray import decode_images
 from jobs.embedding.placement import Place, choose_place
 from jobs.embedding.report import BlockSummary
-from jobs.embedding.stages import DecodeSettings, Work, fetch_and_decode, stop_decoders
+from jobs.embedding.stages import CollectionAt, DecodeSettings, Work, fetch_and_decode, stop_decoders
 from jobs.errors import RayStartError, TooManyRejectsError
 from jobs.planning.todo import Todo
 from jobs.sources.listing import listing_table
 from jobs.spec import Resources
+from tests.support.collections.small_collection import png
 from tests.support.fake_embedder import FakeEmbedder
 from tests.support.nights.fake_job import assert_gallery_is_embedded, embed
 
@@ -130,6 +138,58 @@ def test_a_long_job_stays_in_this_process_if_ray_does_not_start(
     assert tried == [1]
     assert console.export_text().splitlines()[-1] == "embedding remains in this process: Ray did not start"
     assert_gallery_is_embedded(Collection.open(str(tmp_path / "c")), gallery)
+
+
+def test_a_late_picture_from_the_web_holds_up_only_its_own_block(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, last_is_asked = list[str](), threading.Event()
+    uris = [f"http://{number}.example/a.png" for number in range(50)]
+
+    def download(_: Fetcher, uri: str) -> Download:
+        asked.append(uri)
+        if uri == uris[31]:  # the last of 16 blocks
+            last_is_asked.set()
+        if uri == uris[0]:
+            assert last_is_asked.wait(60)
+            assert set(asked) <= set(uris[:32])  # pixels of the others might not fit into memory
+        return Download(data=png((uris.index(uri), 0, 0)))
+
+    monkeypatch.setattr(Fetcher, "download", download)
+    (tmp_path / "list.csv").write_text("\n".join(["url", *uris]))
+    report = embed(tmp_path / "list.csv", tmp_path / "c", where=Place(), block_size=2)
+    assert (report.embedded, report.rejected) == (50, 0)
+    rows = Collection.open(str(tmp_path / "c")).live_rows().to_pylist()
+    assert {row["uri"]: row["content_hash"] for row in rows} == {
+        uri: sha256(png((number, 0, 0))).hexdigest() for number, uri in enumerate(uris)
+    }
+
+
+def test_on_ray_a_late_picture_holds_up_only_its_own_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    last_is_asked, uris = threading.Event(), [f"http://{number}.example/a.png" for number in range(20)]
+
+    def download(_: Fetcher, uri: str) -> Download:
+        if uri == uris[7]:
+            last_is_asked.set()
+        if uri == uris[0]:
+            assert last_is_asked.wait(60)
+        return Download(data=png((uris.index(uri), 0, 0)))
+
+    monkeypatch.setattr(Fetcher, "download", download)
+    monkeypatch.setattr("jobs.embedding.on_ray.DECODE_BATCH", 2)
+    todo, crop = Todo([listing_table({"image_id": uris, "uri": uris}, {})]), FakeEmbedder().crop
+    collection = Collection.create_or_open(str(tmp_path / "c"))
+    todo.copy_files(collection.storage, "todo")
+    tables = decode_images(
+        pa.Table.from_pylist([asdict(group) for group in todo.groups()]),
+        collection=CollectionAt(str(tmp_path / "c")),
+        folder="todo",
+        columns=todo.schema.names,
+        settings=DecodeSettings(crop=crop, ahead_bytes=4 * 2 * prod(crop.shape)),
+        block_size=10,
+    )
+    decoded = pa.concat_tables(tables)
+    assert (decoded["uri"].to_pylist(), decoded["pixels"].null_count) == (uris, 0)
 
 
 def test_a_cancelled_batch_does_not_wait_for_slow_hosts() -> None:
