@@ -145,9 +145,8 @@ def _frames(container: InputContainer, start: float | None = None) -> Iterator[t
     import av
 
     video = container.streams.video[0]
-    may_skip = start is not None and video.codec_context.name == "h264"
     for packet in container.demux(video):
-        if may_skip:
+        if start is not None and video.codec_context.name == "h264":
             is_before = packet.pts is not None and packet.pts * packet.time_base < start
             video.codec_context.skip_frame = "NONREF" if is_before else "DEFAULT"
         with suppress(av.InvalidDataError):

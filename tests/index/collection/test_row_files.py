@@ -31,7 +31,7 @@ def test_an_error_comes_in_its_turn_and_ends_the_reading() -> None:
             raise OSError("damaged")
         return number
 
-    found, reading = [], read_ahead(read, range(9), lambda _: 1)
+    found, reading = list[int](), read_ahead(read, range(9), lambda _: 1)
     with pytest.raises(OSError, match="damaged"):
         found.extend(reading)
     assert found == [0, 1, 2]
