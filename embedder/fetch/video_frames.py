@@ -32,6 +32,8 @@ _COMPARED_SIDE: Final = 32
 _MIN_DIFFERENCE: Final = 8.0
 """Mean absolute difference of two frames at 32 × 32, in grey levels of 255; noise and compression stay below 3."""
 _ROUNDING_S: Final = 0.001
+_ORDERING_S: Final = 1.0
+"""So much before a wanted frame all are decoded, because a decoder may have to learn their order from them."""
 
 
 def run(descriptor: int, memory: int, niceness: int) -> None:
@@ -136,11 +138,17 @@ def _difference(one: Image.Image, other: Image.Image) -> float:
     return sum(ImageStat.Stat(ImageChops.difference(one, other)).mean) / 3
 
 
-def _frames(container: InputContainer) -> Iterator[tuple[float, av.VideoFrame]]:
-    """Frames with their times in seconds; a damaged packet only costs the frames that depend on it."""
+def _frames(container: InputContainer, start: float | None = None) -> Iterator[tuple[float, av.VideoFrame]]:
+    """Frames with their times in seconds; a damaged packet only costs the frames that depend on it. In H.264, those
+    before `start` that no other frame depends on are left out; the marks of other codecs promise less.
+    """
     import av
 
-    for packet in container.demux(container.streams.video[0]):
+    video = container.streams.video[0]
+    for packet in container.demux(video):
+        if start is not None and video.codec_context.name == "h264":
+            is_before = packet.pts is not None and packet.pts * packet.time_base < start
+            video.codec_context.skip_frame = "NONREF" if is_before else "DEFAULT"
         with suppress(av.InvalidDataError):
             for frame in packet.decode():
                 if frame.pts is not None and frame.pts >= 0:
@@ -151,7 +159,7 @@ def _frame(source: _RemoteFile, start: float) -> bytes:
     """The first frame at or after `start` seconds, as a JPEG."""
     with _open_video(source) as container:
         container.seek(int((start + _ROUNDING_S) * 1e6))
-        for time, frame in _frames(container):
+        for time, frame in _frames(container, start - _ORDERING_S):
             if time >= start - _ROUNDING_S:
                 image, target = frame.to_image(), io.BytesIO()
                 upright = image.rotate(frame.rotation, expand=True) if frame.rotation else image

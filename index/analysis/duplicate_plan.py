@@ -3,6 +3,7 @@
 It is a file of JSON lines: a summary, then the groups, so that a page of groups can be read alone.
 """
 
+import io
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from index.errors import CollectionError
 
 _MAX_BYTES: Final = 1 << 30
 _GROUPS: Final = 1024  # in memory
+_READ: Final = 1 << 20  # bytes: a few thousand groups
 
 
 class PlannedImage(BaseModel):
@@ -138,9 +140,14 @@ def read_plan(collection: Collection, offset: int, limit: int) -> tuple[PlanSumm
     CollectionError if its file is damaged.
     """
     try:
-        first, *groups = collection.storage.read(DUPLICATES, max_bytes=_MAX_BYTES).splitlines()
-        page = [PlannedGroup.model_validate(parse_json(group)) for group in groups[offset : offset + limit]]
-        return PlanSummary.model_validate(parse_json(first)), page
+        with collection.storage.open_input(DUPLICATES, min_read=_READ) as source:
+            if source.size() > _MAX_BYTES:
+                raise ValueError(f"more than {_MAX_BYTES:,} bytes")
+            # Only up to the page, and mostly the first ones are looked at.
+            lines = io.BufferedReader(source, _READ)  # type: ignore[type-var]  # it has what is needed
+            summary = PlanSummary.model_validate(parse_json(next(lines, b"")))
+            groups = islice(lines, offset, offset + limit)
+            return summary, [PlannedGroup.model_validate(parse_json(group)) for group in groups]
     except FileNotFoundError:
         return None
     except ValueError as error:

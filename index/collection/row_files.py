@@ -5,8 +5,9 @@ whoever opens a row file for other columns has its schema and Parquet's page che
 from __future__ import annotations
 
 import hashlib
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -30,7 +31,9 @@ R = TypeVar("R")
 _THREADS = 16
 _LISTED_ROWS = 4096  # Python objects in memory
 _TOKEN = 16  # digits of a file's SHA-256 in its name
-_FILES_AHEAD, _BYTES_AHEAD = 64, 64 << 20
+_FILES_AHEAD = 64
+BYTES_AHEAD = 64 << 20
+"""Maximum bytes that `read_ahead` has in memory, unless one item alone has more."""
 _WHOLE = 8 << 20  # maximum size of a file that is fetched in one request, in bytes; a larger one is read piece by piece
 
 
@@ -42,13 +45,19 @@ def map_in_threads(read: Callable[[T], R], files: Sequence[T]) -> list[R]:
 
 def read_ahead(read: Callable[[T], R], items: Sequence[T], size_of: Callable[[T], int]) -> Iterator[R]:
     """What `read` returns for each item, in order. A few are read in parallel, before the first one is needed."""
-    first = 0
-    while first < len(items):
-        end, size = first + 1, size_of(items[first])
-        while end < min(len(items), first + _FILES_AHEAD) and size + size_of(items[end]) <= _BYTES_AHEAD:
-            size, end = size + size_of(items[end]), end + 1
-        yield from map_in_threads(read, items[first:end])
-        first = end
+    ahead, size, sizes = deque[Future[R]](), 0, [*map(size_of, items)]
+    pool = ThreadPoolExecutor(_THREADS)
+    try:
+        for number, item in enumerate(items):
+            while ahead and (len(ahead) == _FILES_AHEAD or size + sizes[number] > BYTES_AHEAD):
+                size -= sizes[number - len(ahead)]
+                yield ahead.popleft().result()
+            size += sizes[number]
+            ahead.append(pool.submit(read, item))
+        while ahead:
+            yield ahead.popleft().result()
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)  # who is interrupted does not wait for the others
 
 
 @contextmanager

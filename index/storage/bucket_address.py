@@ -32,6 +32,8 @@ SCHEMES: Final = {"s3": _S3, "gs": _GS, "gcs": _GS, "az": _AZ, "abfs": _AZ, "abf
 ANONYMOUS: Final = "anonymous"
 ATTEMPTS: Final = 9
 """The pauses between them double from 50 ms, to 13 s in all: a store that asks clients to slow down means seconds."""
+MAX_AT_ONCE: Final = 16 << 20
+"""Maximum bytes of a read, which is in several requests, because one alone does not use the full bandwidth."""
 ODD_PART: Final = re.compile(r"(?:^|/)\.{0,2}(?:/|$)")
 """A part of a key that is empty, "." or "..": obstore reads no such object."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -16,7 +17,7 @@ from botocore.exceptions import BotoCoreError, ClientError  # type: ignore[impor
 from obstore.exceptions import AlreadyExistsError, BaseError, GenericError, InvalidPathError, PreconditionError
 
 from index.errors import CollectionError, UnreachableError, UnsafeFileError
-from index.storage.bucket_address import Bucket, without_secrets
+from index.storage.bucket_address import MAX_AT_ONCE, Bucket, without_secrets
 from index.storage.clients import object_store, with_retries
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from index.storage.clients import Store
 
 _PART_BYTES: Final = 8 << 20
+_REQUEST_BYTES: Final = MAX_AT_ONCE // 4
 _MAX_PARTS: Final = 10_000  # the limit of S3 and Google for one object; 78 GiB in parts of 8 MiB
 _PARALLEL_PARTS: Final = 3  # of an upload; at a megabyte a second, they take most of each part's time limit
 _MAX_WRITES: Final = 3
@@ -146,13 +148,13 @@ def delete(bucket: Bucket, keys: Sequence[str]) -> None:
 
 
 def open_reader(bucket: Bucket, key: str, min_read: int) -> pa.NativeFile:
-    """A seekable reader, which requests at least `min_read` bytes; 0: as many as are read. Raises the errors of `read`.
+    """A seekable reader, which requests at least `min_read` bytes. Raises the errors of `read`.
 
     pyarrow's own reader fails if a store's error message is longer than the read, such as a footer of 8 bytes.
     """
     with as_os_error(bucket, key):
         reader = _Reader(bucket, key, _size(object_store(bucket), key))
-    return pa.PythonFile(io.BufferedReader(reader, min_read) if min_read else reader, "r")
+    return pa.PythonFile(io.BufferedReader(reader, min_read), "r")
 
 
 class _Reader(io.RawIOBase):
@@ -175,15 +177,23 @@ class _Reader(io.RawIOBase):
         return self._at
 
     def readinto(self, buffer: Any) -> int:
-        length = min(len(buffer), self._size - self._at)
+        length = min(len(buffer), self._size - self._at, MAX_AT_ONCE)
         if length <= 0:
             return 0
-        store = object_store(self._bucket)
-        with as_os_error(self._bucket, self._key):
-            found = with_retries(lambda: obstore.get_range(store, self._key, start=self._at, length=length))
-        buffer[: len(found)] = memoryview(found)  # fewer bytes if a shorter object has replaced this one
-        self._at += len(found)
-        return len(found)
+        store, at = object_store(self._bucket), self._at
+
+        def read_one(start: int) -> int:
+            end = min(start + _REQUEST_BYTES, length)
+            found = with_retries(lambda: obstore.get_range(store, self._key, start=at + start, end=at + end))
+            buffer[start : start + len(found)] = memoryview(found)
+            return len(found)
+
+        starts = range(0, length, _REQUEST_BYTES)
+        with as_os_error(self._bucket, self._key), ThreadPoolExecutor(len(starts)) as pool:
+            # Not obstore.get_ranges, which makes one request of ranges that touch.
+            count = sum(pool.map(read_one, starts) if len(starts) > 1 else map(read_one, starts))
+        self._at += count  # less than `length` if a shorter object has replaced this one
+        return count
 
 
 @contextmanager

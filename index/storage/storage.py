@@ -18,7 +18,7 @@ from urllib.parse import unquote, urlsplit
 import pyarrow as pa
 
 from index.errors import CollectionError
-from index.storage.bucket_address import SCHEMES, Bucket, split_address, without_secrets
+from index.storage.bucket_address import MAX_AT_ONCE, SCHEMES, Bucket, split_address, without_secrets
 from index.storage.disk import (
     list_below,
     name_full_disk,
@@ -38,8 +38,6 @@ MIN_READ = 1 << 16
 
 MAX_READ = 1 << 28
 """Maximum bytes of a file that is read as a whole, unless the caller knows its size."""
-
-_CHUNK = 8 << 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -200,7 +198,7 @@ class Storage:
         return key[len(self.key("x")) - 1 :]
 
     def open_input(self, path: str = "", *, min_read: int = MIN_READ) -> pa.NativeFile:
-        """A seekable reader. A request to a bucket is for at least `min_read` bytes; 0: as many as are read."""
+        """A seekable reader. A request to a bucket is for at least `min_read` bytes."""
         if self.bucket:
             from index.storage.objects import open_reader  # imports obstore, which is slow and not needed for folders
 
@@ -225,7 +223,7 @@ class Storage:
                 return hashlib.file_digest(file, "sha256").hexdigest()
         digest = hashlib.sha256()
         with self.open_input(path) as file:
-            while chunk := file.read(_CHUNK):
+            while chunk := file.read(MAX_AT_ONCE):
                 digest.update(chunk)
         return digest.hexdigest()
 

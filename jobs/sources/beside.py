@@ -4,7 +4,6 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -93,21 +92,21 @@ class Pictures:
 
     def __init__(self, listing: Listing) -> None:
         self.listing = listing
+        if listing.num_rows:
+            self._create_places()
 
     def named_by(self, uris: Column) -> pa.Table:
         """The rows, by number, that have the address of a picture, each with the picture's `seq`."""
         named = pa.table({"row": np.arange(len(uris)), "place": places(uris)})
-        sql = f"SELECT row, min({self._places}.seq) AS seq FROM named JOIN {self._places} USING (place) GROUP BY row"
-        return self.listing.catalog.table(f"{sql} ORDER BY row", named=named)
+        sql = "SELECT row, min(places.seq) AS seq FROM named JOIN places USING (place) GROUP BY row ORDER BY row"
+        return self.listing.catalog.table(sql, named=named)
 
-    @cached_property
-    def _places(self) -> str:
+    def _create_places(self) -> None:
         self.listing.catalog.create("CREATE TABLE places (seq BIGINT, place VARCHAR)")
         with self.listing.catalog.query(f"SELECT seq, uri FROM {self.listing.view}") as batches:
             for batch in batches:
                 found = pa.table({"seq": batch["seq"], "place": places(batch["uri"])})
                 self.listing.catalog.create("INSERT INTO places FROM found", found=found)
-        return "places"
 
     def others(self, uris: Iterable[Column]) -> Iterator[pa.Table]:
         """Listings of the pictures that none of these addresses in lists names."""

@@ -39,6 +39,7 @@ class SourceFile:
     """Set if its name is a reason to leave it out."""
 
     def open(self, *, min_read: int = MIN_READ) -> pa.NativeFile:
+        """See `Storage.open_input`."""
         # As the root of a storage, because links in a source are followed, unlike those in a collection.
         return self.storage.subfolder(self.path).open_input(min_read=min_read)
 

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
+from threading import Event
 from typing import Any, Final
 
 import numpy as np
@@ -13,6 +14,7 @@ import pyarrow as pa
 
 from embedder.images.formats import IMAGE_EXTENSIONS
 from index.collection.catalog.catalog import FIRST_SEQ
+from index.collection.row_files import BYTES_AHEAD, read_ahead
 from index.storage.bucket_address import without_secrets
 from jobs.errors import EmptySourceError, SourceError
 from jobs.exclusions import HIDDEN, Exclusions
@@ -31,6 +33,7 @@ from jobs.values import ColumnType
 
 _DUPLICATE = "#duplicate="
 _REFUSED = 4096  # in memory
+_TAR_BYTES = BYTES_AHEAD // 8  # in memory, of the list of a tar
 _SHOWN_KINDS = 8
 
 
@@ -65,18 +68,23 @@ def list_images(
     notes = {} if notes is None else notes
     counts, refused = Counter(found.left_out), list(found.refused)
     pictures = with_captions(found.images, found.texts, notes, counts)
-    lists = _Lists(found, pictures, columns, exclusions, notes)
+    lists, stopped = _Lists(found, pictures, columns, exclusions), Event()
     writer = ListingWriter()
     for table in lists.pictures:
         writer.add(table)
     kinds, ends = [kind for kind in extensions if kind not in VIDEO_EXTENSIONS], list[int]()
-    tars = _read_each(found.tars, lambda tar: list_tar(tar, kinds, exclusions, notes))
-    for parts in ([list_videos(found.videos, listed_frames)], tars, lists.parts):
-        for part in parts:
-            writer.add(part.images)
-            counts.update(part.left_out)
-            refused += part.refused
-        ends.append(writer.rows)
+    tars = _read_each(found.tars, lambda tar: list_tar(tar, kinds, exclusions, stopped), lambda _: _TAR_BYTES)
+    try:
+        for parts in ([list_videos(found.videos, listed_frames)], tars, lists.parts):
+            for part in parts:
+                writer.add(part.images)
+                counts.update(part.left_out)
+                refused += part.refused
+                for note, names in part.notes.items():
+                    notes.setdefault(note, []).extend(names)
+            ends.append(writer.rows)
+    finally:
+        stopped.set()
     for table in lists.rows():
         writer.add(table)
     _refuse_packed(location, counts, tars=ends[1] > ends[0], lists=writer.rows > ends[1])
@@ -92,8 +100,8 @@ def list_images(
 
 
 class _Lists:
-    """The lists of a source, of which one at a time is in memory; `parts` are what they list, without the images, and
-    `pictures` those of the source that no list names.
+    """The lists of a source, of which a few at a time are in memory; `parts` are what they list, without the images,
+    and `pictures` those of the source that no list names.
     """
 
     _beside: Pictures
@@ -104,7 +112,6 @@ class _Lists:
         pictures: Iterator[pa.Table],
         columns: ListColumns,
         exclusions: Exclusions,
-        notes: dict[str, list[str]],
     ) -> None:
         self.pictures, self.parts, stored = pictures, list[Listed](), StoredTables()
         if found.tables:
@@ -112,11 +119,10 @@ class _Lists:
             reader = ListReader(
                 columns=columns,
                 exclusions=exclusions,
-                notes=notes,
                 pictures=self._beside,
                 containers=found.containers,
             )
-            for part in _read_each(found.tables, reader.read):
+            for part in _read_each(found.tables, reader.read, lambda table: table.size or 0):
                 stored.add(part.images)
                 self.parts.append(replace(part, images=LISTING.empty_table()))
             self.pictures = self._beside.others(stored.columns("uri"))
@@ -131,13 +137,19 @@ class _Lists:
             yield self._beside.join(table)
 
 
-def _read_each(files: Sequence[SourceFile], read: Callable[[SourceFile], Listed]) -> Iterator[Listed]:
-    """What tars or tables list, one after the other. One that cannot be read is refused."""
-    for file in files:
+def _read_each(
+    files: Sequence[SourceFile], read: Callable[[SourceFile], Listed], size_of: Callable[[SourceFile], int]
+) -> Iterator[Listed]:
+    """What tars or tables list, in order; several of a bucket are read at once. One that cannot be read is refused."""
+
+    def read_one(file: SourceFile) -> Listed:
         try:
-            yield read(file)
+            return read(file)
         except SourceError as error:
-            yield Listed(images=LISTING.empty_table(), refused=[file.refused(UNREADABLE, str(error))])
+            return Listed(images=LISTING.empty_table(), refused=[file.refused(UNREADABLE, str(error))])
+
+    # Of local files, threads would only share the processor.
+    return read_ahead(read_one, files, size_of) if files and files[0].storage.bucket else map(read_one, files)
 
 
 def _refuse_packed(location: str, counts: Counter[str], *, tars: bool, lists: bool) -> None:

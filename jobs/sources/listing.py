@@ -89,11 +89,14 @@ class Refused:
 
 @dataclass(frozen=True, kw_only=True)
 class Listed:
-    """What one file, such as a tar, lists; and the number of things in it, by kind, that are left out."""
+    """What one file, such as a tar, lists; the number of things in it, by kind, that are left out; and `notes`, the
+    names of files by what to say about them.
+    """
 
     images: pa.Table
     refused: Sequence[Refused] = ()
     left_out: Counter[str] = field(default_factory=Counter)
+    notes: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 def refused_listing(refused: Sequence[Refused]) -> pa.Table:

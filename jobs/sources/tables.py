@@ -5,7 +5,7 @@ from __future__ import annotations  # pyarrow's types take arguments in its stub
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -31,7 +31,7 @@ class TableReader:
 
     file: SourceFile
     columns: ListColumns
-    notes: dict[str, list[str]]
+    notes: dict[str, list[str]] = field(default_factory=dict)
 
     def read(self) -> tuple[pa.Table, list[Refused]]:
         """The images of the table, whose metadata have the marks of `column_types`; and its unreadable lines."""
@@ -172,13 +172,12 @@ def absolute_uris(file: SourceFile, uris: Column) -> Column:
 
 @dataclass(frozen=True, kw_only=True)
 class ListReader:
-    """Reads tables one by one. `containers` are the paths of the source's tars, without extension, and of its folders
-    with pictures.
+    """Reads tables, in any thread. `containers` are the paths of the source's tars, without extension, and of its
+    folders with pictures.
     """
 
     columns: ListColumns
     exclusions: Exclusions
-    notes: dict[str, list[str]]
     pictures: Pictures
     containers: frozenset[str]
 
@@ -186,7 +185,7 @@ class ListReader:
         """The rows of a table that are images. Beside pictures or tars, a table need not be a list of images."""
         kind = extension(table.name)
         try:
-            rows, refused = self._list(table)
+            rows, refused, notes = self._list(table)
         except NotAListError:
             if self.columns.uri or not (self.pictures.listing.num_rows or self.containers):
                 raise
@@ -195,27 +194,27 @@ class ListReader:
         of_web = pc.all(pc.match_substring_regex(rows["uri"], "^https?://")).as_py()
         if of_web and str(PurePosixPath(table.name).with_suffix("")) in self.containers:
             return _left_out(f".{kind} with the origins of pictures")
-        return self._without_excluded(table, rows, refused)
+        rows, excluded = self._without_excluded(table, rows)
+        return Listed(images=rows, refused=refused, left_out=excluded, notes=notes)
 
-    def _list(self, table: SourceFile) -> tuple[pa.Table, list[Refused]]:
+    def _list(self, table: SourceFile) -> tuple[pa.Table, list[Refused], dict[str, list[str]]]:
         """A file beside the list wins over an address, as the bytes do in Parquet."""
         if self.pictures.listing.num_rows and not self.columns.uri:
             with suppress(NotAListError):
-                notes: dict[str, list[str]] = {}
-                rows, refused = TableReader(table, replace(self.columns, uri=FILE_NAME), notes).read()
+                by_name = TableReader(table, replace(self.columns, uri=FILE_NAME))
+                rows, refused = by_name.read()
                 if self.pictures.named_by(rows["uri"]).num_rows:
-                    self.notes.update(notes)
-                    return rows, refused
-        return TableReader(table, self.columns, self.notes).read()
+                    return rows, refused, by_name.notes
+        reader = TableReader(table, self.columns)
+        return *reader.read(), reader.notes
 
-    def _without_excluded(self, table: SourceFile, rows: pa.Table, refused: list[Refused]) -> Listed:
+    def _without_excluded(self, table: SourceFile, rows: pa.Table) -> tuple[pa.Table, Counter[str]]:
         if not self.exclusions.has_patterns:
-            return Listed(images=rows, refused=refused)
+            return rows, Counter()
         root = f"{place(table.uri.removesuffix(table.name))}/"
         addresses = ["" if uri is None else place(uri).removeprefix(root) for uri in rows["uri"].to_pylist()]
         kept = [not self.exclusions.excludes(address.rpartition("://")[2]) for address in addresses]
-        excluded = Counter({EXCLUDED: kept.count(False)})
-        return Listed(images=rows.filter(pa.array(kept, pa.bool_())), refused=refused, left_out=+excluded)
+        return rows.filter(pa.array(kept, pa.bool_())), +Counter({EXCLUDED: kept.count(False)})
 
 
 def _left_out(kind: str) -> Listed:

@@ -5,6 +5,7 @@ import tarfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
+from threading import Event
 from typing import Any
 
 import pyarrow as pa
@@ -20,21 +21,24 @@ from jobs.sources.text_encoding import captions
 SIDECARS = ("json", "txt", "cls")
 _BY_DEFAULT = Exclusions()
 _AFTER_END = "data after the end of tars"
-_SEARCHED = 1 << 20  # bytes of a read that searches for another tar behind the end of one
+_MIN_READ = 1 << 20
+"""Minimum bytes of a request to a bucket: in most tars many headers, of 512 bytes each, and to transfer them takes no
+longer than a server takes to answer.
+"""
 
 
-def list_tar(
-    file: SourceFile, extensions: Sequence[str], exclusions: Exclusions, notes: dict[str, list[str]]
-) -> Listed:
+def list_tar(file: SourceFile, extensions: Sequence[str], exclusions: Exclusions, stopped: Event) -> Listed:
     """One row per image in a tar, with its sidecars as metadata. Of members with the same name, the last one counts.
-    If several tars were concatenated in one file, all are read. `notes` gets the tar's name by what to say about it.
+    If several tars were concatenated in one file, all are read. Nobody needs the result once `stopped` is set.
     """
     images: dict[str, tuple[str, tarfile.TarInfo]] = {}
     sidecars: dict[tuple[str, str], bytes] = {}
-    left_out = Counter[str]()
+    left_out, notes = Counter[str](), dict[str, list[str]]()
     try:
-        with file.open(min_read=0) as source:  # headers have 512 bytes
+        with file.open(min_read=_MIN_READ) as source:
             for tar, member in _members(source, left_out):
+                if stopped.is_set():
+                    break
                 key, kind, name = _key(member.name), extension(member.name), str(PurePosixPath(member.name))
                 if reason := _reason(member, file.name, exclusions):
                     left_out[reason] += 1
@@ -59,7 +63,7 @@ def list_tar(
     keys = {key for key, _ in images.values()}
     left_out.update(f".{kind}" for key, kind in sidecars if key not in keys)
     counts = {kind if kind == _AFTER_END else f"{kind}, in tars": count for kind, count in (+left_out).items()}
-    return Listed(images=_listing(file, [*images.values()], metadata), left_out=Counter(counts))
+    return Listed(images=_listing(file, [*images.values()], metadata), left_out=Counter(counts), notes=notes)
 
 
 def _listing(
@@ -104,7 +108,7 @@ def _is_tar(source: Any, start: int) -> bool:
 def _next_tar(source: Any, offset: int) -> int | None:
     """The first block at or after `offset` that is not empty; None if there is none."""
     source.seek(offset)
-    while data := source.read(_SEARCHED):
+    while data := source.read(_MIN_READ):
         if rest := data.lstrip(tarfile.NUL):
             start = offset + len(data) - len(rest)
             return int(start - start % tarfile.BLOCKSIZE)

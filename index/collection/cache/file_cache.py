@@ -23,12 +23,12 @@ from index.collection.cache.checked import is_unaltered, problem_of
 from index.collection.records import FileRecord
 from index.errors import DISK_FULL, CollectionError, UnreachableError
 from index.storage import Storage
+from index.storage.bucket_address import MAX_AT_ONCE
 
 CACHE_BYTES: Final = "LIKENESS_CACHE_BYTES"
 
-_CHUNK: Final = 8 << 20
 _ATTEMPTS: Final = 3
-_DOWNLOADS: Final = 8  # in parallel: one alone does not use the full bandwidth, and each takes megabytes of memory
+_DOWNLOADS: Final = 8  # in parallel, because most files are small; each takes `MAX_AT_ONCE` of memory, a few times
 _PARTIAL: Final = ".part"
 _ABANDONED_AFTER_S: Final = 86_400
 _CACHED_NAME: Final = re.compile(rf"[0-9a-f]{{64}}({re.escape(_PARTIAL)})?")  # other files in the folder are left alone
@@ -114,7 +114,7 @@ class FileCache:
             with storage.open_input(path) as source:
                 if source.size() != record.size:
                     break
-                while chunk := source.read(_CHUNK):
+                while chunk := source.read(MAX_AT_ONCE):
                     digest.update(chunk)
                     self._write(partial, chunk)
             if digest.hexdigest() == record.sha256:

@@ -5,6 +5,7 @@ import hashlib
 import itertools
 import os
 import pickle
+import random
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -30,7 +31,7 @@ from index.storage.bucket_address import Bucket as Address
 from index.storage.bucket_address import without_secrets
 from index.storage.clients import object_store
 from index.storage.picture_reader import PictureReader
-from index.storage.storage import FileInfo, Storage, canonical_address
+from index.storage.storage import MIN_READ, FileInfo, Storage, canonical_address
 from tests.support.collections.hand_made import MODEL, AnyRecord, add_run, rows
 from tests.support.collections.s3_server import FAULTS, Bucket, FaultyProxy
 from tests.support.scripted_server import Reply, scripted
@@ -337,12 +338,36 @@ def test_reads_and_writes_survive_faults(bucket: Bucket, tmp_path: Path, fault: 
             storage.write_atomic(f"small/{number}", f"{number}".encode())
         storage.put_file(tmp_path / "large", "large")
         assert storage.read("large") == content
+        with storage.open_input("large") as file:
+            assert file.read() == content
         assert [storage.read(entry.path) for entry in storage.list("small")] == [b"%d" % n for n in range(8)]
         storage.update("counted", lambda before: before if before == b"1" else b"1")
         assert storage.read("counted") == b"1"
         storage.delete("small")
         assert storage.list("small") == []
     assert proxy.count[fault] > 0
+
+
+@pytest.mark.parametrize("min_read", [700, MIN_READ])
+def test_a_large_file_is_read_in_several_requests(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch, min_read: int
+) -> None:
+    monkeypatch.setattr("index.storage.objects.MAX_AT_ONCE", 1000)
+    monkeypatch.setattr("index.storage.objects._REQUEST_BYTES", 256)
+    content, rng = os.urandom(5001), random.Random(7)
+    bucket.put("here/large", content)
+    storage = Storage.open(bucket.address("here"))
+    assert storage.sha256("large") == hashlib.sha256(content).hexdigest()
+    with storage.open_input("large", min_read=min_read) as file:
+        for _ in range(20):
+            start, length = rng.randrange(5100), rng.randrange(2500)
+            file.seek(start)
+            assert file.read(length) == content[start : start + length]
+    bucket.put("here/large", content[:700])
+    with storage.open_input("large") as file:
+        bucket.put("here/large", content[:300])
+        with pytest.raises(OSError, match="here/large cannot be read"):
+            file.read()
 
 
 @pytest.mark.parametrize("size", [2, 100])

@@ -496,6 +496,48 @@ def test_a_prefix_of_a_bucket(store: Bucket, tmp_path: Path) -> None:
             list_images(missing)
 
 
+@pytest.mark.parametrize("beside", [(), ("a.jpg", "11.csv.jpg")], ids=["lists", "lists beside pictures"])
+def test_tars_and_lists_of_a_bucket_are_listed_as_those_of_a_folder(
+    store: Bucket, tmp_path: Path, beside: Sequence[str]
+) -> None:
+    folder = write_files(tmp_path / "pics", beside)
+    folder.mkdir(exist_ok=True)
+    for n in range(20):
+        write_tar(folder / f"{n:02}.tar", {f"{each}.jpg": b"x" * n for each in range(n)})
+        put(folder / f"{n:02}.csv", f"uri,id,of\n{n}.csv.jpg,{n},é{n}\n".encode("cp1252"))
+        put(folder / f"{n:02}.parquet", parquet(image=[b"\xff\xd8\xff"] * n, mask=[b"x"] * n))
+    for bad in ("07.tar", "08.csv", "09.parquet"):
+        put(folder / bad, b"\0\1\2\3\xff")
+    for path in folder.iterdir():
+        store.put(f"pics/{path.name}", path.read_bytes())
+    of_folder: dict[str, list[str]] = {}
+    of_bucket: dict[str, list[str]] = {}
+    expected = list_images(str(folder), notes=of_folder)
+    listing = list_images(f"s3://{store.name}/pics", notes=of_bucket)
+    assert ids(listing) == ids(expected)
+    assert listing["of"] == expected["of"]
+    assert [uri.rpartition("/")[2] for uri in uris(listing)] == [uri.rpartition("/")[2] for uri in uris(expected)]
+    assert sorted(refused(listing)) == ["07.tar", "08.csv", "09.parquet"]
+    assert of_bucket == of_folder
+    assert [*map(sorted, of_bucket.values())] == [*of_bucket.values()] != []
+
+
+@pytest.mark.parametrize(("size", "most"), [(2000, 12), (100_000, 40)])
+def test_a_tar_of_a_bucket_takes_a_request_for_each_megabyte(
+    store: Bucket, tmp_path: Path, size: int, most: int
+) -> None:
+    samples = {f"{n:03}.{kind}": b"1" * 10 for n in range(200) for kind in ("jpg", "json", "txt")}
+    path = write_tar(tmp_path / "a.tar", samples | {f"{n:03}.jpg": b"x" * size for n in range(200)})
+    store.put("a.tar", path.read_bytes())
+    proxy = FaultyProxy(store.server, share=0.0, seed=0)
+    with proxy.listening() as host, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_ENDPOINT_URL", f"http://{host}")
+        listing = list_images(f"s3://{store.name}/a.tar")
+    assert metadata(listing) == {"json": [1111111111] * 200, "txt": ["1111111111"] * 200}
+    assert fetched(listing.slice(199)) == [b"x" * size]
+    assert proxy.count["requests"] < most
+
+
 @pytest.mark.parametrize("by", ["by ranges", "by folders"])
 @pytest.mark.parametrize("page", [7, pytest.param(1000, marks=pytest.mark.long)], ids=["pages", "one page"])
 @pytest.mark.parametrize("folders", [0, 3, 80], ids=["at one level", "a few folders", "many folders"])

@@ -6,8 +6,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import av
 import numpy as np
 import pytest
+from av.video.frame import PictureType
 from PIL import Image
 
 from embedder.errors import ImageError, Rejected
@@ -62,6 +64,30 @@ def test_scenes_are_found_within_two_seconds(codec: str, ending: str, options: d
     times = FETCHER.frame_times(str(path))
     assert len(times) == 12
     assert all(0 <= time - start < 2 for time, start in zip(times, STARTS, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("codec", "options"),
+    [
+        ("libx264", {"x264-params": "keyint=infinite:bframes=8:b-pyramid=normal"}),
+        ("libx264", {"x264-params": "keyint=30"}),
+        ("libx265", {"x265-params": "temporal-layers=3:log-level=0"}),
+        ("libsvtav1", {"preset": "12"}),
+    ],
+)
+def test_a_frame_is_the_one_of_a_video_that_is_decoded_whole(
+    codec: str, options: dict[str, Any], tmp_path: Path
+) -> None:
+    scene = draw_scenes(size=(256, 256))[2]
+    scrolled = [scene.crop((n, n // 2, n + 128, n // 2 + 128)) for n in range(100)]
+    path = write_video(tmp_path / "clip.mp4", scrolled, seconds=10, codec=codec, **options)
+    with av.open(path) as container:
+        frames = list(container.decode(video=0))
+    assert codec != "libx264" or PictureType.B in [frame.pict_type for frame in frames]
+    for frame in frames[3::8]:
+        expected = io.BytesIO()
+        frame.to_image().save(expected, "JPEG", quality=95)
+        assert FETCHER.fetch(f"{path}#t={frame.time:g}") == expected.getvalue()
 
 
 def test_frames_are_upright(tmp_path: Path) -> None:
