@@ -273,7 +273,7 @@ def test_vectors_are_streamed_in_order(
     collection: Collection, monkeypatch: pytest.MonkeyPatch, whole: int, ahead: int
 ) -> None:
     monkeypatch.setattr(row_files, "_WHOLE", whole)
-    monkeypatch.setattr(row_files, "_BYTES_AHEAD", ahead)
+    monkeypatch.setattr(row_files, "BYTES_AHEAD", ahead)
     run = add_run(collection, rows(["a", "b", "c"]), rows(["d"]), rows(["e", "f"]))
     add_run(collection, rows(["b"]), deletes=["f"])
     embedded = pa.Table.from_batches(newest_rows(collection).embedded(batch_rows=2))

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -130,6 +131,14 @@ class _ThisThread:
 
     def map(self, function: Callable[[Any], Any], values: Iterable[Any]) -> Iterator[Any]:
         return map(function, values)
+
+    def submit(self, function: Callable[[Any], Any], value: Any) -> Future[Any]:
+        done = Future[Any]()
+        done.set_result(function(value))
+        return done
+
+    def shutdown(self, **_: object) -> None:
+        pass
 
 
 @contextmanager
