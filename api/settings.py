@@ -11,8 +11,8 @@ from api.access.keys import KeyRing
 from api.documents import MAX_JSON_VALUES
 from api.errors import ListenError
 from api.observe.log import LogFormat
-from embedder.cpus import usable_cpus
 from embedder.identity import Precision
+from embedder.machine import usable_cpus
 from embedder.python_class import CLASS_NAME
 from index.search_options import MAX_K
 

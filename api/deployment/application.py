@@ -181,7 +181,7 @@ def shard_application(settings: ServeSettings, number: int, memory: int) -> serv
 def _resources(settings: ServeSettings, *, model: bool) -> dict[str, Any]:
     """The resources that Ray reserves for a replica, and its environment. `model`: whether it holds the model."""
     # Replicas on a cluster that was already running lack the environment variables that the command line sets.
-    # Threads are as many as Ray would say, unless the command line had said another number, see there.
+    # As many threads as Ray gives to each, which it does not if the command line has said how many a container has.
     threads = {"OMP_NUM_THREADS": str(max(1, int(settings.num_cpus)))}
     environment: dict[str, Any] = {"env_vars": {**OPENMP_ENVIRONMENT, **threads}}
     driver = ray.get_runtime_context().runtime_env if ray.is_initialized() else {}

@@ -20,12 +20,12 @@ from typing import Final, NamedTuple
 import numpy as np
 from PIL import Image
 
-from embedder.cpus import usable_cpus, usable_memory
 from embedder.errors import ImageError
 from embedder.images.decode import CropSpec, DecodedImage
 from embedder.images.decoder_process import Answer, DecodeProcess, IsAwaited, ReadPart, Task, abandoned_error
 from embedder.images.limits import ACCEPTED_LIMITS, DEFAULT_LIMITS, ImageLimits
 from embedder.images.signature import Signature
+from embedder.machine import usable_cpus, usable_memory
 
 
 class _Weight(NamedTuple):

@@ -6,9 +6,9 @@ from collections.abc import Container
 from pathlib import Path
 from typing import Final
 
-from embedder.cpus import cpu_quota
 from embedder.errors import ModelError
 from embedder.identity import Precision
+from embedder.machine import cpu_quota
 from embedder.models.checkpoint import Checkpoint
 from embedder.models.converted import ConvertedEmbedder, conversion_folder
 from embedder.models.own_embedder import OwnModel

@@ -12,9 +12,9 @@ from torch import nn
 from transformers import AutoModel, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
-from embedder.cpus import usable_cpus
 from embedder.errors import ModelError, UnsupportedInputError
 from embedder.freed_memory import keep_freed_memory
+from embedder.machine import usable_cpus
 from embedder.models.checkpoint import Checkpoint, Preprocessing
 from embedder.models.families import FAMILIES
 

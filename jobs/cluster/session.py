@@ -17,7 +17,7 @@ from typing import Any
 import ray
 import ray.exceptions
 
-from embedder.cpus import usable_cpus
+from embedder.machine import usable_cpus
 from jobs.errors import JobError, RayStartError
 
 _START_S = 300

@@ -7,11 +7,11 @@ from typing import Any, Final, TypeVar
 
 from PIL import Image
 
-from embedder.cpus import usable_cpus
 from embedder.errors import FetchError, Rejected
 from embedder.fetch import Fetcher
 from embedder.images.decoder_pool import DecodePool
 from embedder.images.signature import Signature
+from embedder.machine import usable_cpus
 from index.storage.picture_reader import PictureReader
 from jobs.duplicates.detail import MAX_PIXELS
 from jobs.duplicates.same_picture import SIDE

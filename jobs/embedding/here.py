@@ -4,7 +4,7 @@ from collections.abc import Generator
 from dataclasses import replace
 from functools import partial
 
-from embedder.cpus import usable_cpus
+from embedder.machine import usable_cpus
 from jobs.embedding.ahead import decoded_ahead
 from jobs.embedding.model_source import ModelCache
 from jobs.embedding.report import BlockSummary

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
-from embedder.cpus import usable_cpus
 from embedder.identity import ModelIdentity, Precision
+from embedder.machine import usable_cpus
 from embedder.models.checkpoint import Checkpoint
 from embedder.models.load import find_model, load_embedder
 from embedder.models.own_embedder import OwnModel

@@ -10,9 +10,9 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from embedder.cpus import usable_cpus
 from embedder.errors import FetchError, Rejected
 from embedder.fetch import Fetcher
+from embedder.machine import usable_cpus
 from index.storage.picture_reader import PictureReader
 from jobs.errors import SourceError
 from jobs.sources.files import SourceFile, file_listing

@@ -16,8 +16,8 @@ import typer
 from rich.markup import escape
 
 from api.errors import ApiError
-from embedder.cpus import cpu_quota
 from embedder.errors import EmbedderError
+from embedder.machine import cpu_quota
 from embedder.openmp import OPENMP_ENVIRONMENT
 from index.errors import DISK_FULL, CollectionError, LeaseError, OvertakenError, RecallTooLowError
 from jobs.errors import JobError, RayStartError, TooManyMissingError, TooManyRejectsError

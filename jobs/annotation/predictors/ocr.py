@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 
-from embedder.cpus import usable_cpus
 from embedder.errors import ImageError
+from embedder.machine import usable_cpus
 from embedder.ocr.line_reader import MAX_PIXELS, Line, LineReader, OcrModels
 from jobs.annotation.predictor import Batch, Columns, Recipe, fingerprint_of
 

@@ -7,18 +7,18 @@ from pathlib import Path
 import psutil
 import pytest
 
-from embedder import cpus
+from embedder import machine
 
 
 @pytest.fixture
-def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Where the control groups of a made-up machine with 64 CPUs are; `group` names those of this process."""
-    monkeypatch.setattr(cpus, "_GROUP", tmp_path / "group")
-    monkeypatch.setattr(cpus, "_GROUPS", tmp_path)
+    monkeypatch.setattr(machine, "_GROUP", tmp_path / "group")
+    monkeypatch.setattr(machine, "_GROUPS", tmp_path)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(64), raising=False)
-    cpus.cpu_quota.cache_clear()
+    machine.cpu_quota.cache_clear()
     yield tmp_path
-    cpus.cpu_quota.cache_clear()
+    machine.cpu_quota.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -37,9 +37,9 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         ("1:cpu:/a", {"cpu/a/cpu.cfs_quota_us": "-1", "cpu/a/cpu.cfs_period_us": "100000"}, 64),
     ],
 )
-def test_quotas_of_control_groups(machine: Path, group: str, files: dict[str, str], expected: int) -> None:
-    write(machine, {"group": group, **files})
-    assert cpus.usable_cpus() == expected
+def test_quotas_of_control_groups(groups: Path, group: str, files: dict[str, str], expected: int) -> None:
+    write(groups, {"group": group, **files})
+    assert machine.usable_cpus() == expected
 
 
 @pytest.mark.parametrize(
@@ -53,9 +53,9 @@ def test_quotas_of_control_groups(machine: Path, group: str, files: dict[str, st
         ("1:memory:/", {"memory/memory.limit_in_bytes": "9223372036854771712"}, None),
     ],
 )
-def test_memory_of_control_groups(machine: Path, group: str, files: dict[str, str], expected: int | None) -> None:
-    write(machine, {"group": group, **files})
-    assert cpus.usable_memory() == (expected or psutil.virtual_memory().total)
+def test_memory_of_control_groups(groups: Path, group: str, files: dict[str, str], expected: int | None) -> None:
+    write(groups, {"group": group, **files})
+    assert machine.usable_memory() == (expected or psutil.virtual_memory().total)
 
 
 def write(folder: Path, files: dict[str, str]) -> None:
@@ -64,8 +64,8 @@ def write(folder: Path, files: dict[str, str]) -> None:
         (folder / name).write_text(f"{text}\n")
 
 
-def test_no_control_groups(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert cpus.cpu_quota() is None
-    assert cpus.usable_cpus() == 64
+def test_no_control_groups(groups: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert machine.cpu_quota() is None
+    assert machine.usable_cpus() == 64
     monkeypatch.delattr(os, "sched_getaffinity")
-    assert cpus.usable_cpus() == os.cpu_count()
+    assert machine.usable_cpus() == os.cpu_count()

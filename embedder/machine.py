@@ -1,4 +1,4 @@
-"""How many CPUs and how much memory this process may use."""
+"""What this process may use of the machine: CPUs and memory."""
 
 import os
 from collections.abc import Iterator
