@@ -1,9 +1,10 @@
 """Finds the service for a request, and runs the slow parts of its searches in a limited number of threads."""
 
 import asyncio
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import TypeVar
 
 from anyio import CapacityLimiter, to_thread
 from fastapi import Request
@@ -22,6 +23,8 @@ from api.search.query import Part, Query
 from api.search.service import Answered, SearchService, Vector
 from api.settings import RequestLimits
 from index.collection import Collection
+
+T = TypeVar("T")
 
 
 class QueryRunner:
@@ -155,7 +158,15 @@ class QueryRunner:
             return parts
         fetches = (to_thread.run_sync(service.fetch, part, engine, limiter=self._fetchers) for part in parts)
         with watch.stage("fetch"), self._fetching.hold(count):
-            results = await asyncio.gather(*fetches, return_exceptions=True)  # all keep their slots until the last ends
-        if failures := [result for result in results if isinstance(result, BaseException)]:
-            raise failures[0]
-        return tuple(result for result in results if isinstance(result, Part))
+            return tuple(await all_of(fetches))
+
+
+async def all_of(answers: Iterable[Awaitable[T]]) -> list[T]:
+    """The results, concurrently. Raises the failure that is first in order, once all have ended and need their slots no
+    longer.
+    """
+    results = await asyncio.gather(*answers, return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+    return [result for result in results if not isinstance(result, BaseException)]

@@ -1,6 +1,5 @@
 """Routes that list the server's collections, and search several of them."""
 
-import asyncio
 from collections.abc import Awaitable, Mapping
 from dataclasses import replace
 from typing import TypeVar
@@ -17,7 +16,7 @@ from api.http.merged_answers import document, have_one_model
 from api.http.middleware.auth import KEY, require_collection
 from api.http.openapi import COLLECTIONS_BODY
 from api.http.problem_documents import problem_docs
-from api.http.query_runner import QueryRunner
+from api.http.query_runner import QueryRunner, all_of
 from api.http.requests import COLLECTIONS_SEARCH
 from api.http.responses import json_response, model_out
 from api.observe.log import Stopwatch
@@ -41,7 +40,7 @@ def collection_routes(runner: QueryRunner) -> APIRouter:
     async def collections(request: Request) -> CollectionsOut:
         key = request.scope.get(KEY)
         names = [name for name in runner.collections.names if key is None or key.allows(name)]
-        states = await asyncio.gather(*map(runner.collections.state, names))
+        states = await all_of(map(runner.collections.state, names))
         return CollectionsOut(collections=[_collection_out(state, runner) for state in states])
 
     @router.get("/collections/{name}", include_in_schema=False)
@@ -61,7 +60,7 @@ def collection_routes(runner: QueryRunner) -> APIRouter:
         names = sorted({*body["collections"]})
         for name in names:
             require_collection(request.scope, name)
-        opened = await asyncio.gather(*(runner.service_of(request, name) for name in names))
+        opened = await all_of(runner.service_of(request, name) for name in names)
         services = dict(zip(names, opened, strict=True))
         query = await to_thread.run_sync(bodies.query_of, body)  # pictures in base64 may be large
         _require_no_ids(query)
@@ -126,7 +125,7 @@ async def _answers(
         for name, engine in engines.items()
     ]
     with watch.stage("search"):
-        return await asyncio.gather(*answers)
+        return await all_of(answers)
 
 
 async def _named(name: str, answer: Awaitable[T]) -> T:

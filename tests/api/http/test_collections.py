@@ -1,5 +1,6 @@
 """Several collections on one server: each answers for itself, opens and closes on demand, and fails alone."""
 
+import asyncio
 import gc
 import shutil
 import threading
@@ -18,7 +19,9 @@ from fastapi.testclient import TestClient
 from api.access.keys import KeyRing, KeyScope, add_key
 from api.build_service import build_collections
 from api.client import LikenessClient
+from api.errors import Problem
 from api.http.app import create_app
+from api.http.query_runner import all_of
 from api.local import running
 from api.search.collections import Collections
 from api.settings import Access, RequestLimits, ServeSettings
@@ -263,6 +266,16 @@ def test_a_search_of_several_collections_refuses(client: TestClient, body: Any, 
     answer = client.post("/search/collections", json=body)
     assert answer.status_code == status
     assert detail in answer.json()["detail"]
+
+
+def test_of_several_failures_the_first_in_order_is_told_whichever_ends_first() -> None:
+    async def fail(detail: str, after: int) -> None:
+        for _ in range(after):
+            await asyncio.sleep(0)
+        raise Problem(detail)
+
+    with pytest.raises(Problem, match="in art"):
+        asyncio.run(all_of([fail("in art", after=3), fail("in dogs", after=1)]))
 
 
 # Keys
