@@ -13,12 +13,12 @@ from __future__ import annotations  # pyarrow's types take arguments in its stub
 import itertools
 import weakref
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -49,6 +49,7 @@ from index.storage.storage import canonical_address
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
+T = TypeVar("T")
 Seqs: TypeAlias = npt.NDArray[np.int64]
 
 FILE_BITS, _RUN_BITS = 24, 48
@@ -57,6 +58,7 @@ FIRST_SEQ: Final = 1 << FILE_BITS
 NO_RUN: Final = "00000000T000000Z-0000"
 """What facts say of rows without a run."""
 _GROUPED: Final = 4_000_000  # rows that are grouped by a text at a time
+_FEW: Final = 100_000  # rows that are read from their files once
 _ROWS: Final = 4096  # Python objects in memory
 _FIXED: Final = tuple(name for name in row_schema(0).names if name != EMBEDDING)
 
@@ -203,8 +205,8 @@ class Catalog:
     @contextmanager
     def query(self, sql: str, batch_rows: int = 2**17, /, **tables: pa.Table) -> Iterator[pa.RecordBatchReader]:
         """The answer to a query, which may name these Arrow `tables`, in batches of at most `batch_rows`."""
-        with self._cursor(tables) as cursor:
-            yield run_statement(cursor, lambda: cursor.sql(sql).to_arrow_reader(batch_rows))
+        with self._asked(lambda cursor: cursor.sql(sql).to_arrow_reader(batch_rows), tables) as batches:
+            yield batches
 
     def rows(self, sql: str, /, **tables: pa.Table) -> Iterator[dict[str, Any]]:
         """The answer to a query, row by row."""
@@ -252,7 +254,7 @@ class Catalog:
         both = [catalog._schema_of_all for catalog in (self, other)]
         fields = [[schema.field(name) for schema in both if name in schema.names] for name in names]
         schema = pa.schema([common_field(each[0], each[-1]) for each in fields])
-        kinds = self._kinds_of(schema)
+        kinds = _kinds_of(schema)
         return [(self._typed(field, kinds[field.name]), other._typed(field, kinds[field.name])) for field in schema]
 
     def _typed(self, field: pa.Field[Any], kind: str) -> str:
@@ -269,43 +271,37 @@ class Catalog:
 
     @cached_property
     def _kinds(self) -> dict[str, str]:
-        return self._kinds_of(self._schema_of_all)
+        return _kinds_of(self._schema_of_all)
 
-    def _kinds_of(self, schema: pa.Schema) -> dict[str, str]:
-        """The type of each column in SQL."""
-        found = pa.Table.from_batches([], shape(schema))  # `empty_table` would import pandas
-        if not len(schema):
-            return {}
-        described = self.table("SELECT column_type FROM (DESCRIBE FROM found)", found=found)[0].to_pylist()
-        return dict(zip(schema.names, map(str, described), strict=True))
-
-    def create(self, sql: str, **tables: pa.Table) -> None:
-        """Create tables or views in this catalog; statements may name these Arrow `tables`."""
-        with self._cursor(tables) as cursor:
-            run_statement(cursor, lambda: cursor.execute(sql))
+    def create(self, sql: str, **tables: pa.Table) -> int:
+        """Create tables or views in this catalog; statements may name these Arrow `tables`. Returns how many rows the
+        last one wrote, if it writes any.
+        """
+        with self._asked(lambda cursor: cursor.execute(sql).fetchone(), tables) as count:
+            return count[0] if count else 0
 
     def store(self, sql: str, **tables: pa.Table) -> StoredAnswer:
         """The answer to a query, kept in this catalog: it may be larger than the memory."""
         name = f"answer_{next(_numbers)}"
-        self.create(f"CREATE TABLE {name} AS {sql}", **tables)
-        [counts] = self.table(f"SELECT count(*) AS rows FROM {name}").to_pylist()
-        return StoredAnswer(self, f"{self.name}.{name}", counts["rows"])
+        return StoredAnswer(self, f"{self.name}.{name}", self.create(f"CREATE TABLE {name} AS {sql}", **tables))
 
     @contextmanager
-    def _cursor(self, tables: Mapping[str, pa.Table]) -> Iterator[DuckDBPyConnection]:
-        """A connection of its own, so that queries can be read side by side. CollectionError for errors of DuckDB."""
+    def _asked(self, ask: Callable[[DuckDBPyConnection], T], tables: Mapping[str, pa.Table]) -> Iterator[T]:
+        """What `ask` returns of a connection of its own, so that answers can be read side by side. CollectionError for
+        errors of DuckDB.
+        """
         import duckdb
 
-        def prepare() -> None:
+        def run() -> T:
             _drop_ended(cursor)
             cursor.execute(f"SET search_path = '{self.name}'")
             for name, table in tables.items():
                 cursor.register(name, table)
+            return ask(cursor)
 
         try:
             with database().cursor() as cursor:
-                run_statement(cursor, prepare)
-                yield cursor
+                yield run_statement(cursor, run)
         except duckdb.Error as error:
             raise CollectionError(f"the rows of {self.storage.location} cannot be read ({error})") from error
 
@@ -313,7 +309,8 @@ class Catalog:
         nothing = ", ".join(f"CAST(NULL AS {self._kinds[name]}) AS {alias}" for name, alias in self.aliases.items())
         empty = f"SELECT CAST(NULL AS BIGINT) AS seq, CAST(NULL AS BIGINT) AS run, {nothing} WHERE false"
         selects = [empty, *itertools.starmap(self._select, self._facts.items())]
-        self.create(f"CREATE VIEW written AS {' UNION ALL '.join(selects)}")
+        kind = "TABLE" if self._rows <= _FEW else "VIEW"  # to open Parquet files again takes longer than most queries
+        self.create(f"CREATE {kind} written AS {' UNION ALL '.join(selects)}")
 
     def _select(self, schema: pa.Schema, files: Sequence[_File]) -> str:
         """The rows of files that have this schema, with the columns of all."""
@@ -337,19 +334,16 @@ class Catalog:
         if deletes:
             gone = f"SELECT place.run << {_RUN_BITS} AS seq, image_id {self._from(deletes)}"
             ids += f" UNION ALL FROM {self.name}.deleted"
-        self.create(f"CREATE VIEW deleted AS {gone}")
-        self.create("CREATE TABLE dead (seq BIGINT)")
+        self.create(f"CREATE VIEW deleted AS {gone}; CREATE TABLE dead (seq BIGINT)")
         several = "SELECT image_id, max(seq) AS newest FROM {0} GROUP BY image_id HAVING count(*) > 1"
         same = "each.image_id IS NOT DISTINCT FROM several.image_id"
         for part in self._passes(ids, "image_id"):
-            self.create(f"CREATE OR REPLACE TABLE several AS {several.format(part)}")
-            if self.table("FROM several LIMIT 1").num_rows:  # mostly few or none, and another pass over the ids
+            if self.create(f"CREATE OR REPLACE TABLE several AS {several.format(part)}"):  # mostly few or none
                 self.create(
                     f"INSERT INTO dead SELECT seq FROM {part} AS each JOIN several ON {same} WHERE seq < newest"
                 )
-        self.create("DROP TABLE several")
         rows = f"FROM {self.name}.written ANTI JOIN {self.name}.dead USING (seq) {committed}"
-        self.create(f"CREATE VIEW live_rows AS {rows}")
+        self.create(f"DROP TABLE several; CREATE VIEW live_rows AS {rows}")
 
     def _from(self, files: Sequence[_File], columns: str = "") -> str:
         """The rows of some files that are of this catalog's runs, each with its `place`. Columns may get names."""
@@ -357,6 +351,18 @@ class Catalog:
         runs = sorted({run for file in files for run in file.runs})
         places = ", ".join(f"({quoted(self.runs[run].run_id)}, {run}::BIGINT)" for run in runs)
         return f"FROM {rows} JOIN (VALUES {places}) AS place(id, run) ON {RUN_COLUMN} = place.id"
+
+
+@lru_cache(256)
+def _kinds_of(schema: pa.Schema) -> dict[str, str]:
+    """The type of each column in SQL."""
+    if not len(schema):
+        return {}
+    found = pa.Table.from_batches([], shape(schema))  # `empty_table` would import pandas
+    with database().cursor() as cursor:
+        statement = "SELECT column_type FROM (DESCRIBE FROM found)"
+        kinds = run_statement(cursor, lambda: cursor.register("found", found).execute(statement).fetchall())
+    return {name: kind for name, (kind,) in zip(schema.names, kinds, strict=True)}
 
 
 @dataclass(frozen=True)
