@@ -105,7 +105,7 @@ class EmbedNothing:
     def __init__(self, settings: EmbedSettings) -> None:
         self._run_id, self._name = settings.run_id, f"actor:{os.getpid()}"
 
-    def __call__(self, table: pa.Table) -> pa.Table:
+    async def __call__(self, table: pa.Table) -> pa.Table:
         name, now = block_name(1, list(map(str, table["image_id"].to_pylist()))), time.time()
         summary = BlockSummary(
             path=f"{run_path(self._run_id, ROW_FILES, name)}.{'0' * 16}.parquet",

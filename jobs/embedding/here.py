@@ -23,8 +23,7 @@ def blocks_here(todo: Todo, work: Work, model_cache: ModelCache) -> Generator[Bl
     count = max(_MIN_BLOCKS, settings.tables_ahead(work.block_size))
     try:
         with decoded_ahead(todo.tables(work.block_size), settings, count) as blocks:
-            embed_block = EmbedBlock(embed)  # the model loads while the first blocks are decoded
-            yield from map(embed_block, blocks)
+            yield from EmbedBlock(embed).each(blocks)  # the model loads while the first blocks are decoded
     finally:
         stop_decoders(settings)
         drop_fetcher()

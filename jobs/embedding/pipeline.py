@@ -128,7 +128,8 @@ def write(
 ) -> WrittenRun:
     """Write the rows of a plan's images; `progress` is called after each block is on disk.
 
-    `block_size` rows are embedded and written together, so a crash costs at most that many; on Ray some more per actor.
+    `block_size` rows are embedded and written together, so a crash costs at most twice as many; on Ray some more per
+    actor.
     With `share_addresses`, one of the images that share an address is embedded, and the others get copies of its row.
     `load` loads the model that `make_rows` gets. Raises `LeaseLostError` once another job has taken over the lease.
     """

@@ -70,8 +70,7 @@ def run_stored_blocks(blocks: Iterable[StoredRows], embed: EmbedSettings, where:
 
         yield from stored_blocks_on_ray(blocks, embed, where.pool)
     else:
-        embed_block = EmbedBlock(embed)
-        yield from (embed_block(rows.read(STORED)) for rows in blocks)
+        yield from EmbedBlock(embed).each(rows.read(STORED) for rows in blocks)
 
 
 @contextmanager

@@ -139,13 +139,15 @@ class EmbedReport:
 
     @property
     def bottleneck(self) -> str:
-        """The slowest stage: the model if it was busy nearly all the time, else reading or decoding images."""
+        """The slowest stage: the model or writing if busy nearly all the time, else reading or decoding images."""
         if not self.seconds:
             return "nothing to do"
-        busy = (self.model_seconds + self.write_seconds) / self._actor_seconds
+        busy = self.model_seconds / self._actor_seconds
         if busy >= 0.85:
             return f"the model (busy {busy:.0%} of the time)"
         stage = "reading" if self.fetch_seconds > self.decode_seconds else "decoding"
+        if self.write_seconds >= 0.85 * self._actor_seconds:
+            stage = "writing"
         return f"{stage} (the model was busy {busy:.0%} of the time)"
 
 

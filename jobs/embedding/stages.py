@@ -6,8 +6,8 @@ import hashlib
 import os
 import platform
 import time
-from collections.abc import Callable
-from concurrent.futures import FIRST_EXCEPTION, CancelledError, ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import FIRST_EXCEPTION, CancelledError, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import cache, partial
 from math import prod
@@ -237,6 +237,15 @@ class Work:
     block_size: int
 
 
+@dataclass(frozen=True, kw_only=True)
+class MadeRows:
+    """The rows of a block, when a model began to make them, and the seconds of each stage until now."""
+
+    rows: pa.Table
+    started_at: float
+    seconds: Mapping[str, float]
+
+
 class EmbedBlock:
     """Embeds a block of rows and writes it as one file of the run, so it is never embedded again."""
 
@@ -251,14 +260,31 @@ class EmbedBlock:
         self._collection = settings.collection()
         self._name = f"{platform.node()}:{os.getpid()}"
 
-    def __call__(self, table: pa.Table) -> BlockSummary:
+    def each(self, tables: Iterable[pa.Table]) -> Iterator[BlockSummary]:
+        """Blocks in order, each written while the next one is embedded: a bucket takes as long as a GPU."""
+        with ThreadPoolExecutor(1, "likeness-write") as writer:
+            before: Future[BlockSummary] | None = None
+            for table in tables:
+                block = writer.submit(self.write, self.make(table))
+                if before:
+                    yield before.result()
+                before = block
+            if before:
+                yield before.result()
+
+    def make(self, table: pa.Table) -> MadeRows:
+        """Embed a block."""
         seconds = {name: pc.sum(table[name]).as_py() for name in SECONDS if name in table.column_names}
         started_at, started = time.time(), time.perf_counter()
         rows = self._settings.make_rows(table.drop_columns(list(seconds)), self._model)
-        embedded = time.perf_counter()
+        seconds["model_seconds"] = time.perf_counter() - started
+        return MadeRows(rows=rows, started_at=started_at, seconds=seconds)
+
+    def write(self, made: MadeRows) -> BlockSummary:
+        """Write an embedded block; any thread may."""
+        rows, started = made.rows, time.perf_counter()
         file = write_block(self._collection, self._settings.run_id, self._settings.attempt, rows)
         filtered = rows["error_reason"].to_pylist().count(FILTERED)
-        rejected = rows.num_rows - rows["error_reason"].null_count - filtered
         return BlockSummary(
             path=file.path,
             actor=self._name,
@@ -266,11 +292,10 @@ class EmbedBlock:
             size=file.size,
             sha256=file.sha256,
             embedded=rows["error_reason"].null_count,
-            rejected=rejected,
+            rejected=rows.num_rows - rows["error_reason"].null_count - filtered,
             filtered=filtered,
-            started_at=started_at,
+            started_at=made.started_at,
             ended_at=time.time(),
-            model_seconds=embedded - started,
-            write_seconds=time.perf_counter() - embedded,
-            **seconds,
+            write_seconds=time.perf_counter() - started,
+            **made.seconds,
         )

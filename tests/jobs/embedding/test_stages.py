@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,13 +21,17 @@ from embedder.fetch import Fetcher
 from embedder.fetch.validators import Download
 from embedder.images.decode import decode_image
 from embedder.images.decoder_pool import DecodePool
+from embedder.protocol import Embedder
 from index.collection import Collection
+from index.collection.records import RowFile
 from jobs.embedding.commit import commit
+from jobs.embedding.embed_rows import embed_rows
 from jobs.embedding.model_source import model_record
 from jobs.embedding.pipeline import write
 from jobs.embedding.placement import Place
 from jobs.embedding.report import BlockSummary
 from jobs.embedding.stages import DecodeSettings, EmbedBlock, EmbedSettings, Work, drop_fetcher, fetch_and_decode
+from jobs.planning.plan import write_block
 from jobs.planning.todo import Todo
 from jobs.sources.listing import listing_table
 from tests.support.collections.run_plans import run_plan_of
@@ -108,18 +113,43 @@ def test_a_late_block_does_not_replace_the_file_that_counts(
     def report_both(_: Todo, work: Work, __: Place) -> Iterator[BlockSummary]:
         frozen.append(EmbedBlock(replace(work.embed, load=OtherDevice)))
         for each in (EmbedBlock(work.embed), *frozen):
-            yield each(table)
+            yield from each.each([table])
 
     monkeypatch.setattr("jobs.embedding.pipeline.run_blocks", report_both)
     plan = run_plan_of(listed(str(tmp_path / "a.png")), collection, "/pictures", MODEL)
     written = write(plan, collection, load=FakeEmbedder, decode=SETTINGS, where=Place())
     assert (written.report.embedded, len(written.files)) == (1, 1)
-    frozen[0](table)
+    [*frozen[0].each([table])]
     commit(collection, [written], 0.0)
-    frozen[0](table)
+    [*frozen[0].each([table])]
     assert len(collection.row_files(written.run.run_id)) == 2
     pixels = decode_image((tmp_path / "a.png").read_bytes(), FAKE.crop).pixels
     assert collection.live_rows(["embedding"])["embedding"].to_pylist() == FAKE.embed_images(pixels[None]).tolist()
+
+
+def test_a_block_is_written_while_the_next_one_is_embedded(
+    collection: Collection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    embedded, overlaps = [threading.Event() for _ in range(3)], list[bool]()
+
+    def write_late(*block: Any) -> RowFile:
+        following = embedded[len(overlaps) + 1 :]
+        overlaps.append(not following or following[0].wait(10))
+        return write_block(*block)
+
+    def make_rows(table: pa.Table, embedder: Embedder) -> pa.Table:
+        next(each for each in embedded if not each.is_set()).set()
+        return embed_rows(table, embedder)
+
+    monkeypatch.setattr("jobs.embedding.stages.write_block", write_late)
+    for name in "abc":
+        (tmp_path / f"{name}.png").write_bytes(png((1, 2, 3)))
+    plan = run_plan_of(listed(*(str(tmp_path / f"{name}.png") for name in "abc")), collection, "/pictures", MODEL)
+    written = write(
+        plan, collection, load=FakeEmbedder, decode=SETTINGS, where=Place(), block_size=1, make_rows=make_rows
+    )
+    assert written.report.embedded == 3
+    assert overlaps == [True] * 3
 
 
 def test_credentials_reach_the_actors_but_not_rays_logs(
