@@ -55,7 +55,7 @@ def night(nights: Nights, keep: dict[str, Any] | None, model: str = DEMO, **fiel
 def killed_night(nights: Nights, keep: dict[str, Any] | None, **fields: Any) -> None:
     """A night that is killed after its first block."""
     with pytest.raises(KilledError):
-        night(nights, keep, after_block=kill, **fields)
+        night(nights, keep, before_block=kill, **fields)
     expire(nights.collection.storage)
 
 

@@ -354,7 +354,7 @@ def test_a_crashed_model_change_resumes_while_the_old_index_answers(nights: Nigh
         raise CrashedError
 
     with pytest.raises(CrashedError):
-        nights.night(other_model, after_block=crash)
+        nights.night(other_model, before_block=crash)
     assert Searcher.open(nights.collection).model.dim == 64
     # Nights of the old model in between do not lose the new one's work.
     (nights.pictures / "b.bmp").write_bytes(bmp(11))

@@ -152,7 +152,7 @@ def test_a_killed_job_continues_with_what_it_has(tmp_path: Path, apart: dict[str
     nights.block = block
     write(nights, ROWS)
     with pytest.raises(KilledError):
-        night(nights, after_block=kill)
+        night(nights, before_block=kill)
     expire(nights.collection.storage)
     night(nights)
     assert outcomes(nights) == apart

@@ -15,6 +15,7 @@ from unittest.mock import patch
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 from PIL import Image
 from rich.console import Console
 
@@ -32,7 +33,6 @@ from jobs.spec import JobSpec, Resources
 from jobs.update import Update
 from jobs.values import DEMO_MODEL
 from likeness.cli import app
-from tests.support.collections.run_plans import images_to_do
 from tests.support.pictures.sample_images import encode
 
 DEMO = str(DEMO_MODEL)
@@ -66,14 +66,14 @@ class Nights:
         self,
         model: str | None = None,
         *,
-        after_block: Callable[[], None] = lambda: None,
+        before_block: Callable[[], None] = lambda: None,
         source: Path | str | None = None,
         console: Console | None = None,
         dry_run: bool = False,
         index: bool = True,
         **fields: Any,
     ) -> Report:
-        """Run one job. `after_block` is called when a block is on disk, and may raise."""
+        """Run one job. `before_block` is called before each block but the first, and may raise."""
         spec = JobSpec(
             source=str(source or self.pictures),
             collection=self.location,
@@ -83,7 +83,7 @@ class Nights:
         )
         console = console or Console(quiet=True)
         update = Update(spec=spec, console=console, dry_run=dry_run, index=index, clock=self.clock)
-        with self._without_ray(after_block):
+        with self._without_ray(before_block):
             return update.run()
 
     def embed(self, source: Path | None = None, model: str | None = DEMO, *options: str) -> None:
@@ -96,17 +96,20 @@ class Nights:
             )
 
     @contextmanager
-    def _without_ray(self, after_block: Callable[[], None] = lambda: None) -> Iterator[None]:
+    def _without_ray(self, before_block: Callable[[], None] = lambda: None) -> Iterator[None]:
         embedded: list[str] = []
         self.embedded.append(embedded)
 
         def blocks(todo: Todo, work: Work, cache: ModelCache) -> Generator[BlockSummary]:
-            for number, block in enumerate(blocks_here(todo, replace(work, block_size=self.block), cache)):
-                embedded.extend(
-                    map(str, images_to_do(todo)["image_id"].slice(number * self.block, self.block).to_pylist())
-                )
-                after_block()
-                yield block
+            def make_rows(table: pa.Table, model: Any) -> pa.Table:
+                if embedded:
+                    before_block()
+                embedded.extend(map(str, table["image_id"].to_pylist()))
+                return work.embed.make_rows(table, model)
+
+            return blocks_here(
+                todo, replace(work, embed=replace(work.embed, make_rows=make_rows), block_size=self.block), cache
+            )
 
         with (
             patch("jobs.embedding.placement.blocks_here", blocks),
