@@ -1,6 +1,6 @@
 """Decodes pictures in processes with a deadline and a memory limit. If one dies, only its picture is lost.
 
-A picture goes to the processes for large ones, or the one for heavy ones, if its header asks for more time or memory
+A picture goes to the processes for large ones, or those for heavy ones, if its header asks for more time or memory
 than the lighter ones may take, or if it needs more anyway.
 
 The pools of maintained libraries (pebble, deadpool, loky) start their processes with multiprocessing, which runs the
@@ -49,8 +49,8 @@ _POLL_S: Final = 0.1
 
 
 class DecodePool:
-    """`workers` processes for normal pictures (None: one for each core), as many for large ones, if they could fill a
-    quarter of the memory at most, and one for heavy ones. Thread-safe; blocks.
+    """`workers` processes for normal pictures (None: one for each core), as many for large and for heavy ones, if these
+    could fill a quarter and an eighth of the memory at most, but at least one. Thread-safe; blocks.
 
     They start when first needed. Decoding may take `timeout_s`. A picture waits for a process for at most `max_wait_s`,
     and a large or heavy one behind at most `max_waiting` others of its kind; by default there is no limit. The
@@ -68,8 +68,11 @@ class DecodePool:
         self._timeout_s = timeout_s
         self._max_wait_s = max_wait_s
         workers = workers or usable_cpus()
-        large = max(1, min(workers, usable_memory() // 4 // _LARGE.memory))
-        counts = {_NORMAL: (workers, sys.maxsize), _LARGE: (large, max_waiting), _HEAVY: (1, max_waiting)}
+        # A large picture takes far less than its limit mostly, a heavy one may be hostile.
+        large, heavy = (
+            max(1, min(workers, usable_memory() // share // each.memory)) for each, share in ((_LARGE, 4), (_HEAVY, 8))
+        )
+        counts = {_NORMAL: (workers, sys.maxsize), _LARGE: (large, max_waiting), _HEAVY: (heavy, max_waiting)}
         self._lanes = {
             weight: Lane(weight.memory + _SLACK, niceness=weight.niceness, count=count, max_waiting=waiting)
             for weight, (count, waiting) in counts.items()

@@ -131,12 +131,18 @@ def test_large_pictures_do_not_wait_for_each_other(large: Callable[[], bytes]) -
             np.testing.assert_array_equal(answer.result().pixels, expected)
 
 
-def test_large_pictures_get_a_quarter_of_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decoder_pool, "usable_memory", lambda: 2**32)
-    data = hostile.png(3_840, 2_160)
+@pytest.mark.parametrize(
+    ("memory", "width", "niceness"),
+    [pytest.param(2**32, 3_840, 5, id="large ones, a quarter"), pytest.param(2**35, 12_000, 10, id="heavy, an eighth")],
+)
+def test_pictures_that_take_much_get_a_part_of_the_memory(
+    monkeypatch: pytest.MonkeyPatch, memory: int, width: int, niceness: int
+) -> None:
+    monkeypatch.setattr(decoder_pool, "usable_memory", lambda: memory)
+    data = hostile.png(width, width * 9 // 16) + bytes(2**18)  # no bomb
     with ThreadPoolExecutor(6) as callers, closing(DecodePool(6)) as pool:
-        assert {answer.width for answer in callers.map(lambda _: pool.decode(data, CENTRE), range(12))} == {3_840}
-        assert niceness_of(pool).count(5) == 2
+        assert {answer.width for answer in callers.map(lambda _: pool.decode(data, CENTRE), range(6))} == {width}
+        assert niceness_of(pool).count(niceness) == 2
 
 
 def niceness_of(pool: DecodePool) -> list[int]:
