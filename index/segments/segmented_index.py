@@ -96,7 +96,7 @@ class SegmentedIndex:
         schema = pa.schema([self.schema.field(name) for name in dict.fromkeys(("image_id", *columns))])
         batches = self.batches_at(positions, schema.names)
         return pa.concat_tables(
-            [pa.Table.from_batches([], schema), *(conform(pa.table(batch), schema) for batch in batches)]
+            [pa.Table.from_batches([], schema), *(conform(pa.Table.from_batches([batch]), schema) for batch in batches)]
         )
 
     def _masked(self, allowed: Sequence[Eligible | None]) -> Iterator[tuple[pa.RecordBatch, Mask | None]]:
