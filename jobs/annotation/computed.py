@@ -8,7 +8,6 @@ from __future__ import annotations  # pyarrow's types take arguments in its stub
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
@@ -21,7 +20,6 @@ from index.arrays import Positions
 from index.collection import Collection
 from index.collection.annotations import annotation_log, list_annotations
 from index.collection.catalog.catalog import Catalog, RunRows
-from index.collection.live_rows import LiveRows
 from index.collection.merged.merge import merge_runs
 from index.collection.records import ModelRecord, RunManifest
 from index.collection.rows import EMBEDDING, conform, embedding_type, metadata_columns, number_array, numbers_of
@@ -98,13 +96,11 @@ class ComputedColumns:
         now = columns.take(number_array(place, missing))
         before = self.values(every, schema)
         differs = np.any([_differ(before[name], now[name]) for name in schema.names], axis=0)
-        has, had = _has_value(now), _has_value(before)
+        has = _has_value(now)
         rows = self.segments.table_at(every[differs & has], ("content_hash",))
         for name in schema.names:
             rows = rows.append_column(name, now[name].filter(number_array(differs & has)))
-        gone = list[str]()
-        if self._agrees_with(schema) and len(self._log) > (had & has).sum():
-            gone = self._gone(every[has])
+        gone = self._gone(every[has]) if self._agrees_with(schema) else []
         if rows.num_rows or gone or self.by != by:
             vectors: Any = embedding_type(0)
             rows = rows.append_column(EMBEDDING, pa.nulls(len(rows), vectors))
@@ -117,20 +113,22 @@ class ComputedColumns:
     def is_complete(self, by: str, schema: pa.Schema) -> bool:
         """Whether this made the columns, and since then no image is new, changed or gone."""
         every = self.segments.live_positions()
-        return self.by == by and bool(_has_value(self.values(every, schema)).all()) and len(self._log) == len(every)
-
-    @cached_property
-    def _log(self) -> LiveRows:
-        """The newest rows of the last columns."""
-        log = annotation_log(self.collection, self.name)
-        rows = LiveRows.of_runs(log.storage, self.runs)
-        return rows.of_model(self.runs[-1].model)
+        return self.by == by and bool(_has_value(self.values(every, schema)).all()) and not self._gone(every)
 
     def _gone(self, positions: Positions) -> list[str]:
-        """The ids of the log's rows but for those at these positions."""
-        valued = self.segments.table_at(positions, ())
-        sql = f"SELECT image_id FROM {self._log.sql} ANTI JOIN valued USING (image_id) ORDER BY image_id"
-        return list(map(str, self._log.catalog.table(sql, valued=valued)["image_id"].to_pylist()))
+        """The ids whose newest row in the log is of the last columns, but for those at these positions."""
+        storage = annotation_log(self.collection, self.name).storage
+        catalog = Catalog(storage, [RunRows.of(storage, run) for run in self.runs], live=False)
+        last = (str(number) for number, run in enumerate(self.runs) if run.model.agrees_with(self.runs[-1].model))
+        valued, newest = self.segments.table_at(positions, ()), f"arg_max(run, seq) IN ({', '.join(last)})"
+        catalog.group("gone", "image_id", _UNVALUED, "image_id", having=newest, valued=valued)
+        return list(map(str, catalog.table("FROM gone ORDER BY image_id")["image_id"].to_pylist()))
+
+
+_UNVALUED: Final = """
+FROM (SELECT seq, run, image_id FROM written UNION ALL SELECT seq, -1, image_id FROM deleted)
+ANTI JOIN valued USING (image_id)
+"""  # not of `live_rows`, which would compare all ids
 
 
 def _fingerprint(schema: pa.Schema) -> str:
