@@ -103,5 +103,6 @@ class Pruning:
 
     def _undecided(self) -> Positions:
         """The rows to decide about, those preferred first: also those whose keeper is no longer kept."""
-        self.keeper[(self._rank < 0) | (self.keeper[self.keeper] != self.keeper)] = -1
+        self.keeper[self._rank < 0] = -1
+        self.keeper[self.keeper[self.keeper] != self.keeper] = -1
         return self._order[self.keeper[self._order] < 0]
