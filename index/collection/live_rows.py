@@ -14,7 +14,16 @@ import pyarrow as pa
 
 from index.collection.catalog.catalog import Catalog, RunRows, Seqs, file_of, split_seq
 from index.collection.records import ModelRecord, RunManifest
-from index.collection.rows import EMBEDDING, TILES, conform, embedding_type, in_memory, metadata_columns, numbers_of, unify
+from index.collection.rows import (
+    EMBEDDING,
+    TILES,
+    conform,
+    embedding_type,
+    in_memory,
+    metadata_columns,
+    numbers_of,
+    unify,
+)
 from index.collection.stored_rows import Part, StoredRows
 from index.errors import CollectionError
 from index.storage.storage import Storage

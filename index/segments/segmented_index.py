@@ -213,7 +213,8 @@ class SegmentedIndex:
     def live_positions(self, numbers: npt.NDArray[np.int64] | None = None) -> Positions:
         """Positions of the live rows, or of those with these numbers (ascending) among the live rows."""
         if numbers is None:
-            numbers = np.arange(self.live_count)
+            parts = zip(self.parts, self._starts, strict=False)
+            return np.concatenate([segment.live_positions() + start for segment, start in parts])
         firsts = np.cumsum([0, *(segment.live_count for segment in self.parts)])
         cuts = pairwise(np.searchsorted(numbers, firsts).tolist())
         return np.concatenate(

@@ -6,6 +6,8 @@ the same columns agree, whatever the settings, so the newest row of an image cou
 
 from __future__ import annotations  # pyarrow's types take arguments in its stubs alone
 
+import hashlib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -28,7 +30,6 @@ from index.search import Searcher
 from index.search.searcher import no_index
 from index.segments.segmented_index import SegmentedIndex
 from index.versions.servable import live_manifest
-from jobs.annotation.predictor import fingerprint_of
 from jobs.annotation.publish import SOURCE, publish, require_name_available, require_same_kind
 
 _ROWS: Final = 1 << 18  # of a file
@@ -142,7 +143,8 @@ ANTI JOIN valued USING (image_id)
 
 
 def _fingerprint(schema: pa.Schema) -> str:
-    return fingerprint_of(["computed", {field.name: str(field.type) for field in schema}])
+    parts = ["computed", {field.name: str(field.type) for field in schema}]  # like those of predictors, which need more
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
 def _differ(one: Any, other: Any) -> npt.NDArray[np.bool_]:
