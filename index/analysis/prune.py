@@ -45,11 +45,10 @@ class Pruning:
         self._eligible: Sequence[Eligible] | None = segments.eligible_at(order) if some else None
         self.keeper = np.full(segments.ntotal, -1, np.int64) if keeper is None else keeper
         self.scores = np.ones(segments.ntotal, np.float32) if scores is None else scores
-        self._free_orphans()
 
     def run(self, progress: Callable[[int, int], None] | None = None) -> None:
         """Decide about all rows that are undecided. `progress` gets how many have been looked up, and of how many."""
-        while len(undecided := self._order[self.keeper[self._order] < 0]):
+        while len(undecided := self._undecided()):
             for start in range(0, len(undecided), _ROWS):
                 block = undecided[start : start + _ROWS]
                 self._decide(block[self.keeper[block] < 0])
@@ -79,13 +78,10 @@ class Pruning:
             self.keeper[position], self.scores[position] = near[best], scores[best]
             return
         self._keep(np.array([position]))
-        after = self._rank[near] > self._rank[position]
-        keeper = self.keeper[near]
-        taken = after & ((keeper < 0) | (self._rank[keeper] > self._rank[position]))
-        lost = near[taken & (keeper == near)]
+        keeper, rank = self.keeper[near], self._rank[position]
+        undecided = (keeper < 0) | (self.keeper[keeper] != keeper)
+        taken = (undecided | (self._rank[keeper] > rank)) & (self._rank[near] > rank)
         self.keeper[near[taken]], self.scores[near[taken]] = position, scores[taken]
-        for row in lost.tolist():
-            self.keeper[self.keeper == row] = -1
 
     def _preferred(self, position: int, near: Positions) -> Positions:
         """Which of these rows are kept and preferred, by their indices."""
@@ -105,9 +101,8 @@ class Pruning:
         found = Alike.among(hits, np.array([position]), self._min_score)
         return found.near, found.scores
 
-    def _free_orphans(self) -> None:
-        """Forget the rows that are not to be decided about, and those whose keeper is no longer kept."""
+    def _undecided(self) -> Positions:
+        """The rows to decide about, those preferred first: also those whose keeper is no longer kept."""
         self.keeper[self._rank < 0] = -1
-        decided = np.flatnonzero(self.keeper >= 0)
-        keeper = self.keeper[decided]
-        self.keeper[decided[self.keeper[keeper] != keeper]] = -1
+        self.keeper[self.keeper[self.keeper] != self.keeper] = -1
+        return self._order[self.keeper[self._order] < 0]

@@ -119,9 +119,11 @@ class _Source:
 
     def values(self, rows: pa.Table, known: pa.Schema | None) -> tuple[list[pa.Field[Any]], Values]:
         """The columns, and their values in a segment with these rows: all, or those that are not `known`."""
+        own = [known.field(name) for name in metadata_columns(known) if self.annotation.has(name)] if known else []
+        if known is not None and self.annotation.run_ids == [*self.known]:
+            return own, iter(())
         newer = self._newer
         if known is not None and newer is not None:
-            own = [known.field(name) for name in metadata_columns(known) if self.annotation.has(name)]
             found = in_files(newer.schema_of(newer.metadata))
             if all(known.field(field.name).type == field.type for field in found if field.name in known.names):
                 own += [field for field in found if field.name not in known.names]
@@ -165,7 +167,8 @@ def _write_columns(
     """Write the values of a segment's rows, in the same batches as the rows. Returns the blocks of words that have
     another value than what is `known`, for each column.
     """
-    with storage.open_input(segment_path(segment, ROWS)) as file:
+    local = storage.local_path(segment_path(segment, ROWS))
+    with pa.memory_map(str(local)) if local else storage.open_input(segment_path(segment, ROWS)) as file:
         batches = read_batches(file, ("image_id", "content_hash"))[1]
     if known and [*map(len, known.batches)] != [*map(len, batches)]:
         known = None

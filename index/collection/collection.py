@@ -44,7 +44,7 @@ from index.collection.records import (
     VersionManifest,
 )
 from index.collection.row_files import FileList, block_of, describe, map_in_threads, write_table
-from index.collection.rows import check_rows
+from index.collection.rows import check_rows, text_array
 from index.errors import CollectionError, DamagedRunError, DamagedVersionError, NotACollectionError, UnsafeFileError
 from index.storage import Storage
 from index.storage.bucket_address import without_secrets
@@ -263,7 +263,7 @@ class Collection:
         """Write and commit a run, with a file for each table."""
         start = self.start_run(source, model)
         files = [self.write_rows(start.run_id, f"{number:04}", table) for number, table in enumerate(tables)]
-        return self.commit_run(start, files, deletes=[pa.array(deletes, pa.string())] if deletes else ())
+        return self.commit_run(start, files, deletes=[text_array(deletes)] if deletes else ())
 
     # Rows
 

@@ -14,7 +14,16 @@ import pyarrow as pa
 
 from index.collection.catalog.catalog import Catalog, RunRows, Seqs, file_of, split_seq
 from index.collection.records import ModelRecord, RunManifest
-from index.collection.rows import EMBEDDING, TILES, conform, embedding_type, in_memory, metadata_columns, unify
+from index.collection.rows import (
+    EMBEDDING,
+    TILES,
+    conform,
+    embedding_type,
+    in_memory,
+    metadata_columns,
+    numbers_of,
+    unify,
+)
 from index.collection.stored_rows import Part, StoredRows
 from index.errors import CollectionError
 from index.storage.storage import Storage
@@ -73,7 +82,7 @@ class LiveRows:
     def _seqs(self) -> Seqs:
         if self._chosen is not None:
             return self._chosen
-        return np.asarray(self.catalog.table(f"SELECT seq FROM {self._source} ORDER BY seq")["seq"], np.int64)
+        return numbers_of(self.catalog.table(f"SELECT seq FROM {self._source} ORDER BY seq")["seq"])
 
     @property
     def sql(self) -> str:
@@ -181,7 +190,7 @@ def annotation_values(
     names, schema = [field.name for field in fields], pa.schema({field.name: field for field in fields}.values())
     with catalog.query(f"{select} {joins} ORDER BY number", _IN_MEMORY, **tables) as batches:
         for numbers, *values in (batch.columns for batch in batches):
-            yield np.asarray(numbers, np.int64), conform(pa.table(dict(zip(names, values, strict=True))), schema)
+            yield numbers_of(numbers), conform(pa.table(dict(zip(names, values, strict=True))), schema)
 
 
 def _vector_columns(model: ModelRecord) -> pa.Schema:

@@ -14,6 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -21,7 +22,16 @@ from index.collection.cache.checked import problem_of
 from index.collection.cache.file_cache import first_damage
 from index.collection.layout import FACTS, FILE_LIST, MANIFEST, MERGED, ROW_FILES, run_path
 from index.collection.records import RowFile
-from index.collection.rows import DELETED_COLUMNS, EMBEDDING, FIXED_COLUMNS, LOCATION_COLUMNS, TILES, schema_problem
+from index.collection.rows import (
+    DELETED_COLUMNS,
+    EMBEDDING,
+    FIXED_COLUMNS,
+    LOCATION_COLUMNS,
+    TILES,
+    number_array,
+    schema_problem,
+    text_array,
+)
 from index.errors import PASSING, DamagedRunError, UnreachableError
 from index.storage import Storage
 
@@ -180,8 +190,11 @@ class FileList(Sequence[RowFile]):
     @classmethod
     def write(cls, storage: Storage, run_id: str, files: Sequence[RowFile]) -> RowFile:
         """Write the list of a run's files, which the run's manifest has to name."""
-        columns = {name: [getattr(file, name) for file in files] for name in RowFile.model_fields}
-        return write_table(storage, run_path(run_id, FILE_LIST), pa.table(columns))
+        texts = {name: text_array(getattr(file, name) for file in files) for name in ("path", "sha256")}
+        counts = {
+            name: number_array(np.array([getattr(file, name) for file in files], np.int64)) for name in ("rows", "size")
+        }
+        return write_table(storage, run_path(run_id, FILE_LIST), pa.table(texts | counts))
 
     def __len__(self) -> int:
         return self.file.rows

@@ -96,7 +96,7 @@ class SegmentedIndex:
         schema = pa.schema([self.schema.field(name) for name in dict.fromkeys(("image_id", *columns))])
         batches = self.batches_at(positions, schema.names)
         return pa.concat_tables(
-            [pa.Table.from_batches([], schema), *(conform(pa.table(batch), schema) for batch in batches)]
+            [pa.Table.from_batches([], schema), *(conform(pa.Table.from_batches([batch]), schema) for batch in batches)]
         )
 
     def _masked(self, allowed: Sequence[Eligible | None]) -> Iterator[tuple[pa.RecordBatch, Mask | None]]:
@@ -213,7 +213,8 @@ class SegmentedIndex:
     def live_positions(self, numbers: npt.NDArray[np.int64] | None = None) -> Positions:
         """Positions of the live rows, or of those with these numbers (ascending) among the live rows."""
         if numbers is None:
-            numbers = np.arange(self.live_count)
+            parts = zip(self.parts, self._starts, strict=False)
+            return np.concatenate([segment.live_positions() + start for segment, start in parts])
         firsts = np.cumsum([0, *(segment.live_count for segment in self.parts)])
         cuts = pairwise(np.searchsorted(numbers, firsts).tolist())
         return np.concatenate(

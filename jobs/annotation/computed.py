@@ -6,6 +6,8 @@ the same columns agree, whatever the settings, so the newest row of an image cou
 
 from __future__ import annotations  # pyarrow's types take arguments in its stubs alone
 
+import hashlib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,9 +21,8 @@ from rich.console import Console
 
 from index.arrays import Positions
 from index.collection import Collection
-from index.collection.annotations import annotation_log, list_annotations
+from index.collection.annotations import annotation_log, belongs_to, list_annotations
 from index.collection.catalog.catalog import Catalog, RunRows
-from index.collection.live_rows import LiveRows
 from index.collection.merged.merge import merge_runs
 from index.collection.records import ModelRecord, RunManifest
 from index.collection.rows import EMBEDDING, conform, embedding_type, metadata_columns, number_array, numbers_of
@@ -29,7 +30,6 @@ from index.search import Searcher
 from index.search.searcher import no_index
 from index.segments.segmented_index import SegmentedIndex
 from index.versions.servable import live_manifest
-from jobs.annotation.predictor import fingerprint_of
 from jobs.annotation.publish import SOURCE, publish, require_name_available, require_same_kind
 
 _ROWS: Final = 1 << 18  # of a file
@@ -76,12 +76,21 @@ class ComputedColumns:
         """Whether the last columns were these."""
         return bool(self.runs) and self.runs[-1].model.fingerprint == _fingerprint(schema)
 
-    def values(self, positions: Positions, schema: pa.Schema) -> pa.Table:
-        """The values that live rows have, null unless they are of this schema."""
-        if not self._agrees_with(schema):
-            return conform(pa.table({"": pa.nulls(len(positions))}), schema)
-        known = [name for name in schema.names if name in self.segments.schema.names]
-        return conform(self.segments.table_at(positions, known), schema)
+    @cached_property
+    def live(self) -> Positions:
+        """The positions of all live rows."""
+        return self.segments.live_positions()
+
+    @cached_property
+    def _known(self) -> pa.Table:
+        """The ids of the live rows, and the columns as the index has them."""
+        names = [name for name in self.segments.schema.names if belongs_to(name, self.name)]
+        return self.segments.table_at(self.live, names)
+
+    def values(self, schema: pa.Schema) -> pa.Table:
+        """The values that the `live` rows have, null unless they are of this schema."""
+        agrees = self._agrees_with(schema)
+        return conform(self._known if agrees else pa.table({"": pa.nulls(len(self.live))}), schema)
 
     def put(self, by: str, positions: Positions, columns: pa.Table) -> int:
         """Make `columns` the values of the live rows at `positions`, which ascend, and let no other row have one,
@@ -90,21 +99,17 @@ class ComputedColumns:
         The columns are called `name` or `name_…`; a row without any value has none. `by` says what computed them and
         how, for `likeness columns`. If this is killed before its one commit, nothing has changed.
         """
-        log, schema = annotation_log(self.collection, self.name), columns.schema
+        log, schema, every = annotation_log(self.collection, self.name), columns.schema, self.live
         record = ModelRecord(id=by, revision=None, fingerprint=_fingerprint(schema), dim=0)
-        every = self.segments.live_positions()
-        place = np.searchsorted(positions, every)
-        missing = ~np.isin(every, positions)
-        now = columns.take(number_array(place, missing))
-        before = self.values(every, schema)
-        differs = np.any([_differ(before[name], now[name]) for name in schema.names], axis=0)
-        has, had = _has_value(now), _has_value(before)
+        if len(positions) < len(every):
+            columns = columns.take(number_array(np.searchsorted(positions, every), ~np.isin(every, positions)))
+        before = self.values(schema)
+        differs = np.any([_differ(before[name], columns[name]) for name in schema.names], axis=0)
+        has = _has_value(columns)
         rows = self.segments.table_at(every[differs & has], ("content_hash",))
         for name in schema.names:
-            rows = rows.append_column(name, now[name].filter(number_array(differs & has)))
-        gone = list[str]()
-        if self._agrees_with(schema) and len(self._log) > (had & has).sum():
-            gone = self._gone(every[has])
+            rows = rows.append_column(name, columns[name].filter(number_array(differs & has)))
+        gone = self._gone(has) if self._agrees_with(schema) else []
         if rows.num_rows or gone or self.by != by:
             vectors: Any = embedding_type(0)
             rows = rows.append_column(EMBEDDING, pa.nulls(len(rows), vectors))
@@ -116,25 +121,30 @@ class ComputedColumns:
 
     def is_complete(self, by: str, schema: pa.Schema) -> bool:
         """Whether this made the columns, and since then no image is new, changed or gone."""
-        every = self.segments.live_positions()
-        return self.by == by and bool(_has_value(self.values(every, schema)).all()) and len(self._log) == len(every)
+        has = _has_value(self.values(schema))
+        return self.by == by and bool(has.all()) and not self._gone(has)
 
-    @cached_property
-    def _log(self) -> LiveRows:
-        """The newest rows of the last columns."""
-        log = annotation_log(self.collection, self.name)
-        rows = LiveRows.of_runs(log.storage, self.runs)
-        return rows.of_model(self.runs[-1].model)
+    def _gone(self, has: npt.NDArray[np.bool_]) -> list[str]:
+        """The ids whose newest row in the log is of the last columns, but for those of the live rows of a mask."""
+        valued = self._known.select(["image_id"])
+        valued = valued if has.all() else valued.filter(number_array(has))
+        storage = annotation_log(self.collection, self.name).storage
+        catalog = Catalog(storage, [RunRows.of(storage, run) for run in self.runs], live=False)
+        last = (str(number) for number, run in enumerate(self.runs) if run.model.agrees_with(self.runs[-1].model))
+        newest = f"arg_max(run, seq) IN ({', '.join(last)})"
+        catalog.group("gone", "image_id", _UNVALUED, "image_id", having=newest, valued=valued)
+        return list(map(str, catalog.table("FROM gone ORDER BY image_id")["image_id"].to_pylist()))
 
-    def _gone(self, positions: Positions) -> list[str]:
-        """The ids of the log's rows but for those at these positions."""
-        valued = self.segments.table_at(positions, ())
-        sql = f"SELECT image_id FROM {self._log.sql} ANTI JOIN valued USING (image_id) ORDER BY image_id"
-        return list(map(str, self._log.catalog.table(sql, valued=valued)["image_id"].to_pylist()))
+
+_UNVALUED: Final = """
+FROM (SELECT seq, run, image_id FROM written UNION ALL SELECT seq, -1, image_id FROM deleted)
+ANTI JOIN valued USING (image_id)
+"""  # not of `live_rows`, which would compare all ids
 
 
 def _fingerprint(schema: pa.Schema) -> str:
-    return fingerprint_of(["computed", {field.name: str(field.type) for field in schema}])
+    parts = ["computed", {field.name: str(field.type) for field in schema}]  # like those of predictors, which need more
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
 def _differ(one: Any, other: Any) -> npt.NDArray[np.bool_]:

@@ -78,12 +78,12 @@ class Select:
         schema = _schema({f"{name}_duplicate_of": pa.string(), name: pa.bool_(), f"{name}_score": pa.float32()})
         keeper, scores = np.full(segments.ntotal, -1, np.int64), np.ones(segments.ntotal, np.float32)
         if self._columns.by == self.spec.text:
-            columns: list[Any] = self._columns.values(positions, schema).columns
+            columns: list[Any] = self._columns.values(schema).columns
             instead, keep, score = columns
-            kept, pruned = numbers_of(keep, False), ~numbers_of(keep, True)
-            keeper[positions[kept]] = positions[kept]
-            keeper[positions[pruned]] = segments.positions(instead.filter(number_array(pruned)).combine_chunks())
-            scores[positions] = numbers_of(score, 1)
+            live, kept, pruned = self._columns.live, numbers_of(keep, False), ~numbers_of(keep, True)
+            keeper[live[kept]] = live[kept]
+            keeper[live[pruned]] = segments.positions(instead.filter(number_array(pruned)).combine_chunks())
+            scores[live] = numbers_of(score, 1)
         pruning = Pruning(segments, self._preferred_first(positions), cut, keeper, scores)
         pruning.run(self.progress)
         found, scores = pruning.keeper[positions], pruning.scores[positions]
@@ -103,8 +103,8 @@ class Select:
         schema = _schema({name: pa.int32(), f"{name}_nearest": pa.int32(), f"{name}_score": pa.float32()})
         positions, earlier = passing, tuple[Any, ...]()
         if spec.continue_ and self._columns.by.startswith(f"{SELECT} -n"):
-            every = segments.live_positions()
-            columns: list[Any] = self._columns.values(every, schema).columns
+            every = self._columns.live
+            columns: list[Any] = self._columns.values(schema).columns
             ranks, nearest, scores = (numbers_of(column, 0) for column in columns)
             here = np.isin(every, passing) | (ranks > 0)
             positions = every[here]

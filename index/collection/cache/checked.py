@@ -21,8 +21,9 @@ _VALID_S: Final = 7 * 86_400
 """A disk may lose bits, which changes no time of a file. So everything is checked again after a week."""
 _SETTLED_S: Final = 2.0
 """File systems round times by up to two seconds, in which a file could change again unnoticed."""
+_FORGOT: Final = "forgot"
 _FORGET_EVERY_S: Final = 3_600.0
-_forgot_at = 0.0
+"""How often a machine looks for what to forget: a folder with a week's files takes longer than many a command."""
 _known: Final = dict[str, float]()
 """Keys that this process has checked, and when."""
 
@@ -106,22 +107,24 @@ def is_checked(key: str) -> bool:
 
 def remember_checked(keys: Iterable[str]) -> None:
     """Remember the keys of what was checked, or made here, and now and then forget what is of no more use."""
-    global _forgot_at
-    now, new = time.time(), list(keys)
-    for key in new:
+    now = time.time()
+    for key in keys:
         _known[key] = now
         with suppress(CollectionError, OSError):  # without a cache, the next process checks it again
             path = cache_folder() / f"{key}{_SUFFIX}"
             path.touch()
             os.utime(path, (now, now))
-    if new and now - _forgot_at > _FORGET_EVERY_S:
-        _forgot_at = now
-        _forget(now - _VALID_S)
+    with suppress(CollectionError, OSError):
+        _forget(cache_folder(), now)
 
 
-def _forget(before: float) -> None:
-    with suppress(CollectionError, OSError), os.scandir(cache_folder()) as entries:
+def _forget(folder: Path, now: float) -> None:
+    forgot = folder / _FORGOT
+    if forgot.exists() and abs(now - forgot.stat().st_mtime) < _FORGET_EVERY_S:
+        return
+    forgot.touch()
+    with os.scandir(folder) as entries:
         for entry in entries:
-            if entry.name.endswith(_SUFFIX) and entry.stat(follow_symlinks=False).st_mtime < before:
+            if entry.name.endswith(_SUFFIX) and entry.stat(follow_symlinks=False).st_mtime < now - _VALID_S:
                 with suppress(OSError):  # another user's, or just removed by another process
                     Path(entry.path).unlink()

@@ -135,9 +135,9 @@ class Catalog:
         for schema, file in zip(schemas, files, strict=True):
             of_rows = schema.names != [*DELETED_COLUMNS]
             (self._facts.setdefault(schema, []) if of_rows else deletes).append(file)
-        self._create_written()
+        self._create_written(deletes)
         if live:
-            self._create_live(deletes)
+            self._create_live(deleted=bool(deletes))
 
     def _find_files(self) -> list[_File]:
         """The files on this machine, in the order of their first run."""
@@ -233,14 +233,16 @@ class Catalog:
             for batch in batches:
                 yield conform(pa.Table.from_batches([batch]).rename_columns(schema.names), schema)
 
-    def group(self, name: str, columns: str, source: str, key: str, *, having: str = "true", rows: int = 0) -> None:
+    def group(
+        self, name: str, columns: str, source: str, key: str, *, having: str = "true", rows: int = 0, **tables: pa.Table
+    ) -> None:
         """Create a table of the groups by a text of the rows that a query has: `rows`, if more than the catalog has.
 
         In passes: DuckDB runs out of memory when it groups tens of millions of texts at once.
         """
         for number, part in enumerate(self._passes(source, key, rows)):
             create = f"INSERT INTO {name}" if number else f"CREATE OR REPLACE TABLE {name} AS"
-            self.create(f"{create} SELECT {columns} FROM {part} GROUP BY {key} HAVING {having}")
+            self.create(f"{create} SELECT {columns} FROM {part} GROUP BY {key} HAVING {having}", **tables)
 
     def _passes(self, source: str, key: str, rows: int = 0) -> Iterator[str]:
         """The rows of a query in parts, each with all rows of some keys; see `group`."""
@@ -305,12 +307,15 @@ class Catalog:
         except duckdb.Error as error:
             raise CollectionError(f"the rows of {self.storage.location} cannot be read ({error})") from error
 
-    def _create_written(self) -> None:
+    def _create_written(self, deletes: Sequence[_File]) -> None:
         nothing = ", ".join(f"CAST(NULL AS {self._kinds[name]}) AS {alias}" for name, alias in self.aliases.items())
         empty = f"SELECT CAST(NULL AS BIGINT) AS seq, CAST(NULL AS BIGINT) AS run, {nothing} WHERE false"
         selects = [empty, *itertools.starmap(self._select, self._facts.items())]
         kind = "TABLE" if self._rows <= _FEW else "VIEW"  # to open Parquet files again takes longer than most queries
-        self.create(f"CREATE {kind} written AS {' UNION ALL '.join(selects)}")
+        gone = "SELECT CAST(NULL AS BIGINT) AS seq, CAST(NULL AS VARCHAR) AS image_id WHERE false"
+        if deletes:
+            gone = f"SELECT place.run << {_RUN_BITS} AS seq, image_id {self._from(deletes)}"
+        self.create(f"CREATE VIEW deleted AS {gone}; CREATE {kind} written AS {' UNION ALL '.join(selects)}")
 
     def _select(self, schema: pa.Schema, files: Sequence[_File]) -> str:
         """The rows of files that have this schema, with the columns of all."""
@@ -326,15 +331,13 @@ class Catalog:
         source = self._from(files, f"({', '.join([*LOCATION_COLUMNS, *found.values()])})")
         return f"SELECT {seq} AS seq, place.run, {', '.join(columns)} {source}"
 
-    def _create_live(self, deletes: Sequence[_File]) -> None:
+    def _create_live(self, *, deleted: bool) -> None:
         unfinished = [number for number, run in enumerate(self.runs) if not run.committed]
         committed = f"WHERE run NOT IN ({', '.join(map(str, unfinished))})" if unfinished else ""
         ids = f"SELECT seq, image_id FROM written {committed}"
-        gone = "SELECT CAST(NULL AS BIGINT) AS seq, CAST(NULL AS VARCHAR) AS image_id WHERE false"
-        if deletes:
-            gone = f"SELECT place.run << {_RUN_BITS} AS seq, image_id {self._from(deletes)}"
+        if deleted:
             ids += f" UNION ALL FROM {self.name}.deleted"
-        self.create(f"CREATE VIEW deleted AS {gone}; CREATE TABLE dead (seq BIGINT)")
+        self.create("CREATE TABLE dead (seq BIGINT)")
         several = "SELECT image_id, max(seq) AS newest FROM {0} GROUP BY image_id HAVING count(*) > 1"
         same = "each.image_id IS NOT DISTINCT FROM several.image_id"
         for part in self._passes(ids, "image_id"):

@@ -16,7 +16,17 @@ from index.arrays import Positions
 from index.collection.layout import FACTS, run_path
 from index.collection.records import RowFile
 from index.collection.row_files import open_rows, read_ahead, valid, write_table
-from index.collection.rows import DELETED_COLUMNS, EMBEDDING, LOCATION_COLUMNS, TILES, conform, in_files, unify
+from index.collection.rows import (
+    DELETED_COLUMNS,
+    EMBEDDING,
+    LOCATION_COLUMNS,
+    TILES,
+    conform,
+    in_files,
+    number_array,
+    text_array,
+    unify,
+)
 from index.storage import Storage
 
 MAX_POSITIONS: Final = 1 << 24
@@ -67,8 +77,8 @@ def _small_parts(rows: pa.Table) -> Iterator[pa.Table]:
 
 def _placed(run_id: str, files: Positions, positions: Positions, rows: pa.Table) -> pa.Table:
     """The rows with `LOCATION_COLUMNS`."""
-    run = pa.repeat(pa.scalar(run_id, pa.string()), rows.num_rows)
-    places = (run, files.astype(np.int32), positions.astype(np.int32))
+    run = pa.repeat(text_array([run_id])[0], rows.num_rows)
+    places = (run, *(number_array(each.astype(np.int32)) for each in (files, positions)))
     return pa.table([*places, *rows.columns], names=[*LOCATION_COLUMNS, *rows.column_names])
 
 

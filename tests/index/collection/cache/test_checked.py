@@ -64,13 +64,13 @@ def test_files_of_the_cache_that_are_of_no_more_use_are_removed(
     tmp_path: Path, files: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cache = tmp_path / "cache"
-    before = {path.name for path in cache.iterdir()}
+    before = {path.name for path in cache.glob("*.checked")}
     assert len(before) == 2
     now = time.time()
     monkeypatch.setattr(time, "time", lambda: now + 8 * 86_400)
     (tmp_path / "a").write_bytes(b"another")
     assert damage(tmp_path, {"a": file_record(tmp_path / "a")}) is None
-    after = {path.name for path in cache.iterdir()}
+    after = {path.name for path in cache.glob("*.checked")}
     assert len(after - before) == 1
     assert not after & before
 
