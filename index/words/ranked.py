@@ -6,18 +6,20 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from index.arrays import Positions, by_part
-from index.words.block import BLOCK_ROWS, BlockWords, Found, is_among
+from index.arrays import Positions, Slots, by_part
+from index.words.block import BLOCK_ROWS, Found, is_among
 from index.words.text import Term
 from index.words.word_index import WordIndex
 
 _K1, _B = 1.2, 0.75
 _LENGTHS = np.arange(256)
+_JOINED: Final = 8  # blocks; for few rows, each call of NumPy's takes longer than what it does
 _ROWS, _WORDS = "", " "  # no term is like these
 _ROUNDING: Final = 1.0001
 """Scores are sums of float32, so a bound has to be a little higher."""
@@ -59,15 +61,37 @@ class FoundWords:
         ]
         return cls(words, query.terms, names, blocks)
 
+    @cached_property
+    def counts(self) -> npt.NDArray[np.int64]:
+        """How many rows have each term, `(columns, terms, blocks)`."""
+        shape = len(self.columns), len(self.terms), len(self.blocks)
+        counts = [len(block[n][name].rows) for name in self.columns for n in range(shape[1]) for block in self.blocks]
+        return np.array(counts, np.int64).reshape(shape)
+
     @property
     def statistics(self) -> Statistics:
-        counts = Statistics()
-        for name in self.columns:
+        statistics = Statistics()
+        for name, counts in zip(self.columns, self.counts.sum(axis=2).tolist(), strict=True):
             rows, words = self.words.sizes[name]
-            counts.update({(name, _ROWS): rows, (name, _WORDS): words})
-            for number, term in enumerate(self.terms):
-                counts[name, str(term)] += sum(len(block[number][name].rows) for block in self.blocks)
-        return counts
+            statistics.update({(name, _ROWS): rows, (name, _WORDS): words})
+            statistics.update({(name, str(term)): count for term, count in zip(self.terms, counts, strict=True)})
+        return statistics
+
+    def joined(self, term: int, column: str, blocks: range, among: Slots | None = None) -> tuple[Slots, Slots]:
+        """`Found` in some blocks, with rows counted from the first of these; only rows `among` these, which ascend."""
+        starts = range(0, len(blocks) * BLOCK_ROWS, BLOCK_ROWS)
+        parts = [self.blocks[number][term][column] for number in blocks]
+        if among is not None:
+            cuts = pairwise([*np.searchsorted(among, starts).tolist(), len(among)])
+            parts = [
+                part.within(among[low:high] - start)
+                for part, start, (low, high) in zip(parts, starts, cuts, strict=True)
+            ]
+        rows, repeats = (np.concatenate(each, dtype=np.intp) for each in zip(*parts, strict=True))
+        if len(blocks) > 1:
+            rows += np.repeat(starts, [len(part.rows) for part in parts])
+            repeats += np.repeat(starts, [len(part.repeats) for part in parts])
+        return rows, repeats
 
     def terms_at(self, positions: Positions) -> list[dict[str, tuple[str, ...]]]:
         """The terms that these rows have, by column."""
@@ -110,39 +134,66 @@ class WordRanking:
 
     def add(self, found: FoundWords, allowed: npt.NDArray[np.bool_], start: int) -> None:
         """Rank the rows of a segment that are `allowed`, `(ntotal,)`; `start` is the position of its first one."""
-        for number, first in enumerate(found.words.starts):
-            blocks = {name: found.words.columns[name][number] for name in found.columns}
-            rows, scores = self._block(found.blocks[number], blocks, allowed[first : first + BLOCK_ROWS])
-            self._keep(rows + (start + first), scores)
+        self._foresee(found, allowed)
+        sizes, first = found.counts.sum(axis=0), 0
+        while first < len(found.blocks):
+            # Rows without any of these terms can be among the best only if the rest is worth enough.
+            needed = next(number for number, rest in enumerate(self._rest) if rest <= self._least)
+            some = sizes[self._order[:needed], first : first + _JOINED].sum(axis=0).cumsum()
+            blocks = range(first, first + max(1, int(np.searchsorted(some, BLOCK_ROWS))))
+            row, end = (number * BLOCK_ROWS for number in (first, blocks.stop))
+            self._keep(*self._rank(found, blocks, needed, allowed[row:end]), start + row)
+            first = blocks.stop
 
-    def _block(
-        self, terms: Sequence[Mapping[str, Found]], blocks: Mapping[str, BlockWords], allowed: npt.NDArray[np.bool_]
-    ) -> tuple[Positions, Floats]:
-        """Rows of a block, and scores, that may be among the best."""
-        scores = np.zeros(BLOCK_ROWS, np.float32)
-        least, done = self._least, 0
-        # Rows without any of these terms can be among the best only if the rest is worth enough.
-        while done < len(self._order) and self._rest[done] > least:
-            number = self._order[done]
-            scores += _gained(terms[number], blocks, self._gains[number])
-            done += 1
-        candidates = np.flatnonzero((scores[: len(allowed)] > max(least - self._rest[done], 0.0)) & allowed)
-        for place in range(done, len(self._order)):
-            candidates = candidates[scores[candidates] + self._rest[place] > least]
-            found = {name: each.within(candidates) for name, each in terms[self._order[place]].items()}
-            scores[candidates] += _gained(found, blocks, self._gains[self._order[place]])[candidates]
-        return candidates, scores[candidates]
+    def _foresee(self, found: FoundWords, allowed: npt.NDArray[np.bool_]) -> None:
+        """Before rows are ranked, raise the least score to what k rows gain by the rarest term that so many have."""
+        blocks = range(len(found.blocks))
+        for number in self._order:
+            if self._k is None or self._least:
+                return
+            for name, count in zip(found.columns, found.counts[:, number].sum(axis=1).tolist(), strict=True):
+                if self._k <= count <= BLOCK_ROWS:
+                    having = found.joined(number, name, blocks)
+                    rows, gained = next(self._gains[number][name].of(*having, found.words.lengths[name]))
+                    self._raise_least(gained[allowed[rows]])
 
-    def _keep(self, positions: Positions, scores: Floats) -> None:
-        good = scores > self._least
-        self._best.append((positions[good], scores[good]))
-        if self._k is None:
-            return
-        positions, scores = self.rows
-        if len(scores) > self._k:
+    def _rank(
+        self, found: FoundWords, blocks: range, needed: int, allowed: npt.NDArray[np.bool_]
+    ) -> tuple[Slots, Floats]:
+        """Rows of some blocks, and scores, that may be among the best; each has one of the `needed` first terms."""
+        scores = np.zeros(len(blocks) * BLOCK_ROWS, np.float32)
+        for number in self._order[:needed]:
+            self._gain(scores, found, blocks, number)
+        rows = np.flatnonzero((scores[: len(allowed)] > max(self._least - self._rest[needed], 0.0)) & allowed)
+        self._raise_least(scores[rows])
+        for number, rest in zip(self._order[needed:], self._rest[needed:], strict=False):
+            rows = rows[scores[rows] + rest > self._least]
+            self._gain(scores, found, blocks, number, rows)
+        return rows, scores[rows]
+
+    def _gain(self, scores: Floats, found: FoundWords, blocks: range, term: int, among: Slots | None = None) -> None:
+        """Add to the scores of some blocks what rows gain by a term."""
+        totals, part = list[tuple[Slots, Floats]](), slice(blocks.start * BLOCK_ROWS, blocks.stop * BLOCK_ROWS)
+        for name, counts in zip(found.columns, found.counts[:, term, blocks.start : blocks.stop], strict=True):
+            if counts.any():
+                having = found.joined(term, name, blocks, among)
+                gains = self._gains[term][name].of(*having, found.words.lengths[name][part])
+                totals += [(rows, scores.take(rows) + gained) for rows, gained in gains]
+        for number, (rows, total) in enumerate(totals):
+            scores[rows] = np.maximum(scores.take(rows), total) if number else total
+
+    def _keep(self, rows: Slots, scores: Floats, start: int) -> None:
+        self._best.append((rows + start, scores))
+        if self._k is not None:
+            positions, scores = self.rows
+            self._raise_least(scores)
+            self._best = [(positions[scores > self._least], scores[scores > self._least])]
+
+    def _raise_least(self, scores: Floats) -> None:
+        """The least score, if these are the scores of some rows."""
+        if self._k is not None and len(scores) >= self._k:
             last = np.partition(scores, -self._k)[-self._k]
-            self._least = float(np.nextafter(last, np.float32(0)))
-            self._best = [(positions[scores >= last], scores[scores >= last])]
+            self._least = max(self._least, float(np.nextafter(last, np.float32(0))))
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,13 +203,12 @@ class _Gain:
     weight: float
     penalties: Floats
 
-    def of(self, found: Found, lengths: npt.NDArray[np.uint8]) -> Iterator[tuple[npt.NDArray[np.intp], Floats]]:
+    def of(self, rows: Slots, repeats: Slots, lengths: npt.NDArray[np.uint8]) -> Iterator[tuple[Slots, Floats]]:
         """Rows and what they gain; then again those with further occurrences, which gain more."""
-        rows = found.rows.astype(np.intp)  # NumPy would convert them at each use
         yield rows, self._once.take(lengths.take(rows))
-        if len(found.repeats):
-            ends = np.flatnonzero(np.append(found.repeats[1:] != found.repeats[:-1], True))
-            rows, counts = found.repeats[ends].astype(np.intp), (1 + np.diff(ends, prepend=-1)).astype(np.float32)
+        if len(repeats):
+            ends = np.flatnonzero(np.append(repeats[1:] != repeats[:-1], True))
+            rows, counts = repeats[ends], (1 + np.diff(ends, prepend=-1)).astype(np.float32)
             yield rows, np.float32(self.weight) * counts / (counts + self.penalties.take(lengths.take(rows)))
 
     @cached_property
@@ -173,14 +223,3 @@ def _gain(statistics: Statistics, column: str, term: str) -> _Gain:
     mean = statistics[column, _WORDS] / max(1, rows)
     penalties = _K1 * (1 - _B + _B * _LENGTHS / max(1.0, mean))
     return _Gain(float(idf) * (_K1 + 1) if having else 0.0, penalties.astype(np.float32))
-
-
-def _gained(by_column: Mapping[str, Found], blocks: Mapping[str, BlockWords], gains: Mapping[str, _Gain]) -> Floats:
-    """What the rows of a block gain by a term, `(BLOCK_ROWS,)`."""
-    best, is_first = np.zeros(BLOCK_ROWS, np.float32), True
-    for name, found in by_column.items():
-        if len(found.rows):
-            for rows, gained in gains[name].of(found, blocks[name].lengths):
-                best[rows] = gained if is_first else np.maximum(best[rows], gained)
-                is_first = False
-    return best
