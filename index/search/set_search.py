@@ -187,11 +187,8 @@ class SetSearch:
             return members.scores[slots].tolist(), members.parts[slots].tolist()
         if self.request.query is None or not len(positions):
             return [None] * len(positions), [0] * len(positions)
-        hits = self.segments.search_parts(
-            self.request.query, len(positions), self.segments.eligible_at(np.unique(positions))
-        )
-        found = Members.of(hits, -math.inf)
-        return self._scores(found, positions)
+        scores, parts = self.segments.scores(self.request.query, positions)
+        return rounded(scores).tolist(), parts.tolist()
 
     def _group_sizes(self) -> dict[Any, int]:
         by = self.request.group_by

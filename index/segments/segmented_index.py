@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from cachetools import LRUCache, cachedmethod
 
-from index.arrays import Ids, Positions, Scores, Vectors, by_part, read_parts
+from index.arrays import Ids, Parts, Positions, Scores, Vectors, by_part, read_parts
 from index.collection.rows import EMBEDDING, TILES, conform, number_array, unify
 from index.errors import CollectionError
 from index.filters.columns import Column, Mask
@@ -65,9 +65,6 @@ class SegmentedIndex:
         """The live rows among these positions, for each segment."""
         mask = np.zeros(self.ntotal, bool)
         mask[positions] = True
-        return self._eligible_of(mask)
-
-    def _eligible_of(self, mask: Mask) -> list[Eligible]:
         return list(map(Segment.eligible, self.parts, np.split(mask, self._starts[1:-1])))
 
     def count_values(self, columns: Sequence[str], where: Filter | None = None) -> Counts:
@@ -129,6 +126,14 @@ class SegmentedIndex:
             for count in self._grids
         ]
         return Hits.joined([hits, *found]).distinct(k)
+
+    def scores(self, query: Vectors, positions: Positions) -> tuple[Scores, Parts]:
+        """The cosine of a query, `(1, dim)`, with the nearest part of each picture at these positions, and that part."""
+        scores, parts = np.empty(len(positions), np.float32), np.empty(len(positions), np.int64)
+        for number, slots, local in by_part(positions, self._starts):
+            of_parts = self.parts[number].part_scores(query, local)
+            scores[slots], parts[slots] = of_parts.max(axis=1), of_parts.argmax(axis=1)
+        return scores, parts
 
     def within(self, query: Vectors, min_score: float, eligible: Sequence[Eligible] | None = None) -> Iterator[Hits]:
         """All rows that score `min_score` or more, segment by segment, in no order."""

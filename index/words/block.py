@@ -190,7 +190,7 @@ class BlockWords:
 def is_among(rows: Rows, others: Rows) -> npt.NDArray[np.bool_]:
     """Which rows of a block are among others, which are ascending."""
     if len(rows) * _SEARCHED < len(others):
-        among: npt.NDArray[np.bool_] = others[np.minimum(np.searchsorted(others, rows), len(others) - 1)] == rows
+        among: npt.NDArray[np.bool_] = others.take(others.searchsorted(rows), mode="clip") == rows
         return among
     present = np.zeros(BLOCK_ROWS, bool)
     present[others] = True

@@ -122,6 +122,8 @@ class WordRanking:
         rest = np.cumsum([bounds[number] for number in reversed(self._order)])[::-1] * _ROUNDING
         self._rest = [*rest.tolist(), 0.0]
         """What a row can still get from the terms from the n-th of the order on."""
+        self._others = [self._rest[0] - bound for bound in bounds]
+        """What a row can get from all terms but the n-th."""
         self._best: list[tuple[Positions, Floats]] = []
         self._least = 0.0
         """The score that a row has to exceed."""
@@ -173,12 +175,16 @@ class WordRanking:
 
     def _gain(self, scores: Floats, found: FoundWords, blocks: range, term: int, among: Slots | None = None) -> None:
         """Add to the scores of some blocks what rows gain by a term."""
+        bound = self._least - self._others[term]
+        """Who gains no more is not among the best."""
         totals, part = list[tuple[Slots, Floats]](), slice(blocks.start * BLOCK_ROWS, blocks.stop * BLOCK_ROWS)
         for name, counts in zip(found.columns, found.counts[:, term, blocks.start : blocks.stop], strict=True):
             if counts.any():
                 having = found.joined(term, name, blocks, among)
                 gains = self._gains[term][name].of(*having, found.words.lengths[name][part])
-                totals += [(rows, scores.take(rows) + gained) for rows, gained in gains]
+                for rows, gained in gains:
+                    good = slice(None) if bound <= 0 else np.flatnonzero(gained > bound)
+                    totals.append((rows[good], scores.take(rows[good]) + gained[good]))
         for number, (rows, total) in enumerate(totals):
             scores[rows] = np.maximum(scores.take(rows), total) if number else total
 
