@@ -55,10 +55,10 @@ def fused(by_vector: Sequence[Hit], by_words: Sequence[Hit], wanted: int) -> lis
         gains[hit.position] = gains.get(hit.position, 0.0) + 1 / (_CONSTANT + rank) + (few and _terms(hit) == wanted)
     words = {hit.position: hit.words for hit in by_words}
     hits = {hit.position: hit for hit in (*by_words, *by_vector)}
-    order = sorted((-gains[place], hit.image_id, place) for place, hit in hits.items())
+    order = sorted(hits, key=lambda place: (-gains[place], hits[place].image_id))
     return [
-        Hit(-key, image_id, place, hits[place].score, hits[place].part, words=words.get(place), vector_rank=near.get(place))
-        for key, image_id, place in order
+        Hit(gains[at], hit.image_id, at, hit.score, hit.part, words=words.get(at), vector_rank=near.get(at))
+        for at, hit in ((at, hits[at]) for at in order)
     ]
 
 

@@ -11,7 +11,6 @@ less than these, whatever it scores, so no page goes past it.
 
 from __future__ import annotations
 
-import math
 from bisect import bisect
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -87,12 +87,12 @@ class Segment(VectorIndex):
         return self._live_mask() if eligible is None else eligible.mask[: self.ntotal]
 
     def part_scores(self, query: Vectors, positions: Positions) -> Scores:
-        """Cosines of a query, `(1, dim)`, with the picture at each position and with its tiles, `(n, 1 + tiles)`."""
+        """Cosines of a query, `(1, dim)`, with the pictures at these positions and their tiles, `(1 + tiles, n)`."""
         whole = self.scores(query, positions[np.newaxis])
         if self.tiles is None:
-            return whole.T
+            return whole
         tiles = self.tiles.scores(query, self._tiles_of(positions)[np.newaxis])
-        return np.hstack([whole.T, tiles.reshape(len(positions), -1)])
+        return np.vstack([whole, tiles.reshape(-1, self.tiles_per_row).T])
 
     def passing(self, where: Filter) -> npt.NDArray[np.bool_]:
         """Which rows pass a filter, `(ntotal,)`, with tombstones. Words are looked up in the index of words."""

@@ -128,11 +128,11 @@ class SegmentedIndex:
         return Hits.joined([hits, *found]).distinct(k)
 
     def scores(self, query: Vectors, positions: Positions) -> tuple[Scores, Parts]:
-        """The cosine of a query, `(1, dim)`, with the nearest part of each picture at these positions, and that part."""
+        """Cosines of a query, `(1, dim)`, with the nearest part of each of these pictures, and which part that is."""
         scores, parts = np.empty(len(positions), np.float32), np.empty(len(positions), np.int64)
         for number, slots, local in by_part(positions, self._starts):
             of_parts = self.parts[number].part_scores(query, local)
-            scores[slots], parts[slots] = of_parts.max(axis=1), of_parts.argmax(axis=1)
+            scores[slots], parts[slots] = of_parts.max(axis=0), of_parts.argmax(axis=0)
         return scores, parts
 
     def within(self, query: Vectors, min_score: float, eligible: Sequence[Eligible] | None = None) -> Iterator[Hits]:

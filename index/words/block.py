@@ -32,6 +32,7 @@ REPEATED: Final = "\0"
 _PLACES = 256  # a place is modulo this, so words of a longer text that are so far apart may pass for a phrase
 _STRIDE = 64
 _SEARCHED = 32  # rows that are marked in the time that a binary search takes
+_CLEARED = 1_024  # those in the time that it takes to have no row marked
 _LAST = chr(0x10FFFF)
 
 Rows = npt.NDArray[np.uint16]
@@ -44,12 +45,11 @@ class Found(NamedTuple):
     rows: Rows
     repeats: Rows
 
-    def within(self, rows: npt.NDArray[np.intp]) -> Found:
+    def within(self, rows: Rows) -> Found:
         """Those among some rows, which are ascending."""
         if not len(self.rows) or not len(rows):
             return _NOT_FOUND
-        few = rows.astype(np.uint16)
-        return Found(few[is_among(few, self.rows)], self.repeats[is_among(self.repeats, few)])
+        return Found(rows[is_among(rows, self.rows)], self.repeats[is_among(self.repeats, rows)])
 
 
 _NOT_FOUND: Final = Found(np.empty(0, np.uint16), np.empty(0, np.uint16))
@@ -189,7 +189,7 @@ class BlockWords:
 
 def is_among(rows: Rows, others: Rows) -> npt.NDArray[np.bool_]:
     """Which rows of a block are among others, which are ascending."""
-    if len(rows) * _SEARCHED < len(others):
+    if len(others) and len(rows) * _SEARCHED < len(others) + _CLEARED:
         among: npt.NDArray[np.bool_] = others.take(others.searchsorted(rows), mode="clip") == rows
         return among
     present = np.zeros(BLOCK_ROWS, bool)

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -82,11 +81,8 @@ class FoundWords:
         starts = range(0, len(blocks) * BLOCK_ROWS, BLOCK_ROWS)
         parts = [self.blocks[number][term][column] for number in blocks]
         if among is not None:
-            cuts = pairwise([*np.searchsorted(among, starts).tolist(), len(among)])
-            parts = [
-                part.within(among[low:high] - start)
-                for part, start, (low, high) in zip(parts, starts, cuts, strict=True)
-            ]
+            local = np.split((among % BLOCK_ROWS).astype(np.uint16), np.searchsorted(among, starts[1:]))
+            parts = list(map(Found.within, parts, local))
         rows, repeats = (np.concatenate(each, dtype=np.intp) for each in zip(*parts, strict=True))
         if len(blocks) > 1:
             rows += np.repeat(starts, [len(part.rows) for part in parts])
@@ -99,11 +95,10 @@ class FoundWords:
         matched: list[dict[str, tuple[str, ...]]] = [{} for _ in positions]
         starts = np.array(self.words.starts)
         for number, slots, rows in by_part(positions, starts):
+            few = rows.astype(np.uint16)
             for name in self.columns:
                 for text, found in zip(texts, self.blocks[number], strict=True):
-                    if not len(found[name].rows):
-                        continue
-                    for slot in slots[is_among(rows.astype(np.uint16), found[name].rows)].tolist():
+                    for slot in slots[is_among(few, found[name].rows)].tolist() if len(found[name].rows) else ():
                         matched[slot][name] = (*matched[slot].get(name, ()), text)
         return matched
 
@@ -175,8 +170,7 @@ class WordRanking:
 
     def _gain(self, scores: Floats, found: FoundWords, blocks: range, term: int, among: Slots | None = None) -> None:
         """Add to the scores of some blocks what rows gain by a term."""
-        bound = self._least - self._others[term]
-        """Who gains no more is not among the best."""
+        bound = self._least - self._others[term]  # rows that gain no more are not among the best
         totals, part = list[tuple[Slots, Floats]](), slice(blocks.start * BLOCK_ROWS, blocks.stop * BLOCK_ROWS)
         for name, counts in zip(found.columns, found.counts[:, term, blocks.start : blocks.stop], strict=True):
             if counts.any():

@@ -65,7 +65,11 @@ class WordIndex:
     @cached_property
     def lengths(self) -> dict[str, npt.NDArray[np.uint8]]:
         """The number of words of each row in each column, at most 255, `(blocks × BLOCK_ROWS,)`."""
-        return {name: np.concatenate([block.lengths() for block in blocks]) for name, blocks in self.columns.items()}
+        nothing = np.empty(0, np.uint8)
+        return {
+            name: np.concatenate([nothing, *(block.lengths() for block in blocks)])
+            for name, blocks in self.columns.items()
+        }
 
     @cached_property
     def sizes(self) -> dict[str, tuple[int, int]]:
