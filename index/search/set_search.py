@@ -64,7 +64,7 @@ class SetSearch:
     @cached_property
     def _members(self) -> tuple[Members, bool]:
         """The set, without scores if it has no cut; and whether every image was compared."""
-        if self.request.words is not None:
+        if self.request.words is not None and self._words is not None:
             positions, scores = self.segments.rank_words(self.request.words, self._words, self._eligible)
             return Members(positions, scores.astype(np.float64)).without(self._excluded), True
         if self.request.query is None or self.request.is_uncut:
@@ -76,8 +76,8 @@ class SetSearch:
         return self._scanned(self.request.query), True
 
     @cached_property
-    def _words(self) -> list[FoundWords]:
-        return [] if self.request.words is None else self.segments.find_words(self.request.words)
+    def _words(self) -> FoundWords | None:
+        return None if self.request.words is None else self.segments.find_words(self.request.words)
 
     @cached_property
     def _eligible(self) -> Sequence[Eligible] | None:
@@ -138,7 +138,7 @@ class SetSearch:
             rows = self._sorted(self._table if members is self._members[0] else self._found_table(members))
         positions = np.array([position for _, _, position, _ in rows], np.int64)
         scores, parts = self._scores(members, positions)
-        words = self.segments.terms_at(self._words, positions) if self._words else [None] * len(rows)
+        words = self._words.terms_at(positions) if self._words else [None] * len(rows)
         return [
             Hit(key, image_id, position, score, part, _group_value(by, group), words=terms)
             for (key, image_id, position, group), score, part, terms in zip(rows, scores, parts, words, strict=True)

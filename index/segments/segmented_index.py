@@ -167,28 +167,22 @@ class SegmentedIndex:
             if segment.tiles is not None and segment.tiles_per_row == count
         ]
 
-    def find_words(self, query: WordQuery) -> list[FoundWords]:
-        """Where the words of a query are in each segment."""
-        return [FoundWords.of(segment.words, query) for segment in self.parts]
+    def find_words(self, query: WordQuery) -> FoundWords:
+        """Where the words of a query are."""
+        return FoundWords.of([segment.words for segment in self.parts], self._starts[:-1].tolist(), query)
 
     def word_statistics(self, query: WordQuery) -> Statistics:
         """How often the words of a query occur."""
-        return sum((each.statistics for each in self.find_words(query)), Statistics())
+        return self.find_words(query).statistics
 
     def rank_words(
-        self, query: WordQuery, found: Sequence[FoundWords], eligible: Sequence[Eligible] | None = None
+        self, query: WordQuery, found: FoundWords, eligible: Sequence[Eligible] | None = None
     ) -> tuple[Positions, Scores]:
         """The rows that a query finds, ascending, and their scores; see `WordRanking`."""
-        statistics = query.statistics or sum((each.statistics for each in found), Statistics())
-        ranking = WordRanking(query.terms, statistics, query.k)
-        for each, segment, part in zip(found, self.parts, self._whole(eligible), strict=True):
-            ranking.add(each, segment.mask_of(part.eligible), part.start)
-        return ranking.rows
-
-    def terms_at(self, found: Sequence[FoundWords], positions: Positions) -> list[dict[str, tuple[str, ...]]]:
-        """The words of a query that the rows at these positions have, by column."""
-        terms = np.empty(len(positions), object)
-        return read_parts(terms, positions, self._starts, lambda number, local: found[number].terms_at(local)).tolist()
+        allowed = [
+            segment.mask_of(part.eligible) for segment, part in zip(self.parts, self._whole(eligible), strict=True)
+        ]
+        return WordRanking(found, query.statistics or found.statistics, query.k, np.concatenate(allowed)).rows
 
     def live_blocks(self, rows: int = 16_384) -> Iterator[tuple[Positions, Vectors]]:
         """Positions and vectors of all live rows, block by block."""

@@ -48,11 +48,11 @@ class Found(NamedTuple):
     def within(self, rows: Rows) -> Found:
         """Those among some rows, which are ascending."""
         if not len(self.rows) or not len(rows):
-            return _NOT_FOUND
+            return NOT_FOUND
         return Found(rows[is_among(rows, self.rows)], self.repeats[is_among(self.repeats, rows)])
 
 
-_NOT_FOUND: Final = Found(np.empty(0, np.uint16), np.empty(0, np.uint16))
+NOT_FOUND: Final = Found(np.empty(0, np.uint16), np.empty(0, np.uint16))
 
 
 class BlockWords:
@@ -118,6 +118,7 @@ class BlockWords:
         texts = text_array(names[order[entry // 2]] + REPEATED * (entry % 2) for entry in filled.tolist())
         return cls(pa.RecordBatch.from_arrays([texts, lists], schema=SCHEMA))
 
+    @cached_property
     def lengths(self) -> npt.NDArray[np.uint8]:
         """The number of words of each row, at most 255, `(BLOCK_ROWS,)`."""
         lengths = np.zeros(BLOCK_ROWS, np.uint8)
@@ -130,7 +131,7 @@ class BlockWords:
         if len(term.words) == 1 and not term.prefix:
             entry = self._entry(term.words[0])
             if not self._is_at(entry, term.words[0]):
-                return _NOT_FOUND
+                return NOT_FOUND
             again = entry + 1
             end = again + self._is_at(again, term.words[0] + REPEATED)
             start, middle, stop = self._starts[entry], self._starts[again], self._starts[end]
@@ -138,7 +139,7 @@ class BlockWords:
         last = len(term.words) - 1
         slices = [self._occurrences(word, term.prefix and number == last) for number, word in enumerate(term.words)]
         if any(here.start == here.stop for here in slices):
-            return _NOT_FOUND
+            return NOT_FOUND
         rows = self._followed(slices) if last else np.sort(self._rows[slices[0]])
         first = np.ones(len(rows), bool)
         np.not_equal(rows[1:], rows[:-1], out=first[1:])

@@ -63,19 +63,12 @@ class WordIndex:
         return mask
 
     @cached_property
-    def lengths(self) -> dict[str, npt.NDArray[np.uint8]]:
-        """The number of words of each row in each column, at most 255, `(blocks × BLOCK_ROWS,)`."""
-        nothing = np.empty(0, np.uint8)
-        return {
-            name: np.concatenate([nothing, *(block.lengths() for block in blocks)])
-            for name, blocks in self.columns.items()
-        }
-
-    @cached_property
     def sizes(self) -> dict[str, tuple[int, int]]:
         """How many rows have words in each column, and how many words."""
+        lengths = {name: [block.lengths for block in blocks] for name, blocks in self.columns.items()}
         return {
-            name: (int(np.count_nonzero(each)), int(each.sum(dtype=np.int64))) for name, each in self.lengths.items()
+            name: (sum(map(np.count_nonzero, each)), sum(int(block.sum(dtype=np.int64)) for block in each))
+            for name, each in lengths.items()
         }
 
 
