@@ -64,7 +64,7 @@ class SetSearch:
     @cached_property
     def _members(self) -> tuple[Members, bool]:
         """The set, without scores if it has no cut; and whether every image was compared."""
-        if self.request.words is not None and self._words is not None:
+        if self.request.words and self._words:
             positions, scores = self.segments.rank_words(self.request.words, self._words, self._eligible)
             return Members(positions, scores.astype(np.float64)).without(self._excluded), True
         if self.request.query is None or self.request.is_uncut:

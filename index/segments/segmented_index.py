@@ -182,7 +182,7 @@ class SegmentedIndex:
         allowed = [
             segment.mask_of(part.eligible) for segment, part in zip(self.parts, self._whole(eligible), strict=True)
         ]
-        return WordRanking(found, query.statistics or found.statistics, query.k, np.concatenate(allowed)).rows
+        return WordRanking(found, query.statistics or found.statistics, query.k, allowed).rows
 
     def live_blocks(self, rows: int = 16_384) -> Iterator[tuple[Positions, Vectors]]:
         """Positions and vectors of all live rows, block by block."""

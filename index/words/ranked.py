@@ -19,7 +19,7 @@ from index.words.word_index import WordIndex
 
 _K1, _B = 1.2, 0.75
 _LENGTHS = np.arange(256)
-_JOINED: Final = 8  # blocks; for few rows, each call of NumPy's takes longer than what it does
+_JOINED: Final = 8  # blocks
 _ROWS, _WORDS = "", " "  # no term is like these
 _ROUNDING: Final = 1.0001
 """Scores are sums of float32, so a bound has to be a little higher."""
@@ -114,7 +114,7 @@ class FoundWords:
 
     def positions(self, rows: Slots) -> Positions:
         """The positions of such rows."""
-        return self.starts[rows // BLOCK_ROWS] + rows % BLOCK_ROWS
+        return rows + (self.starts - np.arange(len(self.starts)) * BLOCK_ROWS).take(rows // BLOCK_ROWS)
 
     def terms_at(self, positions: Positions) -> list[dict[str, tuple[str, ...]]]:
         """The terms that the rows at these positions have, by column."""
@@ -130,15 +130,15 @@ class FoundWords:
 
 
 class WordRanking:
-    """The rows that a query finds among those `allowed`, `(positions,)`: their positions and scores. A row's score is
+    """The rows that a query finds among those `allowed` in each segment: their positions and scores. A row's score is
     the sum of its BM25 for each term, in the column where that is highest.
     """
 
     def __init__(
-        self, found: FoundWords, statistics: Statistics, k: int | None, allowed: npt.NDArray[np.bool_]
+        self, found: FoundWords, statistics: Statistics, k: int | None, allowed: Sequence[npt.NDArray[np.bool_]]
     ) -> None:
         self._k = k
-        self._allowed = np.append(allowed, np.zeros(BLOCK_ROWS, bool))
+        self._allowed = np.concatenate([*allowed, np.zeros(BLOCK_ROWS, bool)])  # the last block may have fewer rows
         texts = map(str, found.terms)
         self._gains = [{name: _gain(statistics, name, text) for name in found.columns} for text in texts]
         bounds = [max((gain.weight for gain in gains.values()), default=0.0) for gains in self._gains]
@@ -199,6 +199,7 @@ class WordRanking:
         for number, rest in zip(self._order[needed:], self._rest[needed:], strict=False):
             rows = rows[scores[rows] + rest > self._least]
             self._gain(scores, found, number, rows)
+        rows = rows[scores[rows] > self._least]
         self._best.append((found.positions(rows), scores[rows]))
         if self._k is not None:
             positions, scores = self.rows
@@ -235,8 +236,8 @@ class _Gain:
         """Rows and what they gain; then again those with further occurrences, which gain more."""
         yield rows, self._once.take(lengths.take(rows))
         if len(repeats):
-            ends = np.flatnonzero(np.append(repeats[1:] != repeats[:-1], True))
-            rows, counts = repeats[ends], (1 + np.diff(ends, prepend=-1)).astype(np.float32)
+            starts = np.append(0, 1 + np.flatnonzero(repeats[1:] != repeats[:-1]))
+            rows, counts = repeats[starts], (1 + np.diff(np.append(starts, len(repeats)))).astype(np.float32)
             yield rows, np.float32(self.weight) * counts / (counts + self.penalties.take(lengths.take(rows)))
 
     @cached_property
