@@ -176,12 +176,10 @@ class WordRanking:
     def _foresee(self, found: FoundWords, parts: Sequence[FoundWords]) -> None:
         """Raise the least score to what k rows gain by the rarest term that so many have."""
         for number in self._order:
-            if self._k is None or self._least:
-                return
-            for name, count in zip(found.columns, found.counts[:, number].tolist(), strict=True):
-                if self._k <= count <= BLOCK_ROWS:
-                    with_text = [part for part in parts if name in part.lengths]
-                    self._raise_least(np.concatenate([self._single(part, number, name) for part in with_text]))
+            count, name = max(zip(found.counts[:, number].tolist(), found.columns, strict=True), default=(0, ""))
+            if self._k is not None and not self._least and self._k <= count <= BLOCK_ROWS:
+                with_text = [part for part in parts if name in part.lengths]
+                self._raise_least(np.concatenate([self._single(part, number, name) for part in with_text]))
 
     def _single(self, found: FoundWords, term: int, column: str) -> Floats:
         """What rows gain by one occurrence of a term."""
