@@ -64,9 +64,8 @@ class BlockWords:
         _, bounds, text = words.buffers()
         # In UTF-8, whose order is that of the words: a scalar of Arrow's takes five times as long.
         self._count, self._text = len(words), memoryview(text or b"")
-        self._bounds = memoryview(
-            np.frombuffer(bounds or bytes(4), np.int32, words.offset + len(words) + 1)[words.offset :]
-        )
+        ends = np.frombuffer(bounds or bytes(4), np.int32, words.offset + len(words) + 1)
+        self._bounds = ends[words.offset :].data
         occurrences: Any = batch.column(1)
         self._starts = _numpy(occurrences.offsets, np.int32)
         self._rows: Rows = _numpy(occurrences.values.field(0), np.uint16)

@@ -184,7 +184,8 @@ class WordRanking:
     def _single(self, found: FoundWords, term: int, column: str) -> Floats:
         """What rows gain by one occurrence of a term."""
         rows, gained = next(self._gains[term][column].of(*found.rows(term, column), found.lengths[column]))
-        return gained[self._allowed[found.positions(rows)]]
+        allowed: Floats = gained[self._allowed[found.positions(rows)]]
+        return allowed
 
     def _rank(self, found: FoundWords) -> None:
         """Rank the rows of some blocks."""
