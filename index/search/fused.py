@@ -54,11 +54,12 @@ def fused(by_vector: Sequence[Hit], by_words: Sequence[Hit], wanted: int) -> lis
     for rank, hit in zip(ranks.tolist(), by_words, strict=True):
         gains[hit.position] = gains.get(hit.position, 0.0) + 1 / (_CONSTANT + rank) + (few and _terms(hit) == wanted)
     words = {hit.position: hit.words for hit in by_words}
-    hits = [
-        replace(hit, key=gains[place], vector_rank=near.get(place), words=words.get(place))
-        for place, hit in {hit.position: hit for hit in (*by_words, *by_vector)}.items()
+    hits = {hit.position: hit for hit in (*by_words, *by_vector)}
+    order = sorted(hits, key=lambda place: (-gains[place], hits[place].image_id))
+    return [
+        Hit(gains[at], hit.image_id, at, hit.score, hit.part, words=words.get(at), vector_rank=near.get(at))
+        for at, hit in ((at, hits[at]) for at in order)
     ]
-    return sorted(hits, key=lambda hit: (-hit.key, hit.image_id))
 
 
 def _strong(by_words: Sequence[Hit], wanted: int) -> list[Hit]:

@@ -11,7 +11,6 @@ less than these, whatever it scores, so no page goes past it.
 
 from __future__ import annotations
 
-import math
 from bisect import bisect
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -65,7 +64,7 @@ class SetSearch:
     @cached_property
     def _members(self) -> tuple[Members, bool]:
         """The set, without scores if it has no cut; and whether every image was compared."""
-        if self.request.words is not None:
+        if self.request.words and self._words:
             positions, scores = self.segments.rank_words(self.request.words, self._words, self._eligible)
             return Members(positions, scores.astype(np.float64)).without(self._excluded), True
         if self.request.query is None or self.request.is_uncut:
@@ -77,8 +76,8 @@ class SetSearch:
         return self._scanned(self.request.query), True
 
     @cached_property
-    def _words(self) -> list[FoundWords]:
-        return [] if self.request.words is None else self.segments.find_words(self.request.words)
+    def _words(self) -> FoundWords | None:
+        return None if self.request.words is None else self.segments.find_words(self.request.words)
 
     @cached_property
     def _eligible(self) -> Sequence[Eligible] | None:
@@ -139,7 +138,7 @@ class SetSearch:
             rows = self._sorted(self._table if members is self._members[0] else self._found_table(members))
         positions = np.array([position for _, _, position, _ in rows], np.int64)
         scores, parts = self._scores(members, positions)
-        words = self.segments.terms_at(self._words, positions) if self._words else [None] * len(rows)
+        words = self._words.terms_at(positions) if self._words else [None] * len(rows)
         return [
             Hit(key, image_id, position, score, part, _group_value(by, group), words=terms)
             for (key, image_id, position, group), score, part, terms in zip(rows, scores, parts, words, strict=True)
@@ -187,11 +186,8 @@ class SetSearch:
             return members.scores[slots].tolist(), members.parts[slots].tolist()
         if self.request.query is None or not len(positions):
             return [None] * len(positions), [0] * len(positions)
-        hits = self.segments.search_parts(
-            self.request.query, len(positions), self.segments.eligible_at(np.unique(positions))
-        )
-        found = Members.of(hits, -math.inf)
-        return self._scores(found, positions)
+        scores, parts = self.segments.scores(self.request.query, positions)
+        return rounded(scores).tolist(), parts.tolist()
 
     def _group_sizes(self) -> dict[Any, int]:
         by = self.request.group_by

@@ -29,7 +29,7 @@ class Eligible:
     @property
     def mask(self) -> npt.NDArray[np.bool_]:
         """A value for each row, then up to seven values of padding."""
-        return np.unpackbits(self.bits, bitorder="little").astype(bool)
+        return np.unpackbits(self.bits, bitorder="little").view(bool)
 
     def at(self, positions: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
         """Whether these rows are among them."""

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from index.arrays import Ids, Positions
+from index.arrays import Ids, Positions, Scores, Vectors
 from index.collection.layout import ANN_OF, IDS, ROWS, TILE_VECTORS, VECTORS, WORDS, segment_path
 from index.collection.rows import EMBEDDING, TILES, embedding_column, embedding_type
 from index.errors import DamagedVersionError
@@ -85,6 +85,14 @@ class Segment(VectorIndex):
     def mask_of(self, eligible: Eligible | None) -> npt.NDArray[np.bool_]:
         """These rows, `(ntotal,)`; None: the live ones."""
         return self._live_mask() if eligible is None else eligible.mask[: self.ntotal]
+
+    def part_scores(self, query: Vectors, positions: Positions) -> Scores:
+        """Cosines of a query, `(1, dim)`, with the pictures at these positions and their tiles, `(1 + tiles, n)`."""
+        whole = self.scores(query, positions[np.newaxis])
+        if self.tiles is None:
+            return whole
+        tiles = self.tiles.scores(query, self._tiles_of(positions)[np.newaxis])
+        return np.vstack([whole, tiles.reshape(-1, self.tiles_per_row).T])
 
     def passing(self, where: Filter) -> npt.NDArray[np.bool_]:
         """Which rows pass a filter, `(ntotal,)`, with tombstones. Words are looked up in the index of words."""

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from cachetools import LRUCache, cachedmethod
 
-from index.arrays import Ids, Positions, Scores, Vectors, by_part, read_parts
+from index.arrays import Ids, Parts, Positions, Scores, Vectors, by_part, read_parts
 from index.collection.rows import EMBEDDING, TILES, conform, number_array, unify
 from index.errors import CollectionError
 from index.filters.columns import Column, Mask
@@ -65,9 +65,6 @@ class SegmentedIndex:
         """The live rows among these positions, for each segment."""
         mask = np.zeros(self.ntotal, bool)
         mask[positions] = True
-        return self._eligible_of(mask)
-
-    def _eligible_of(self, mask: Mask) -> list[Eligible]:
         return list(map(Segment.eligible, self.parts, np.split(mask, self._starts[1:-1])))
 
     def count_values(self, columns: Sequence[str], where: Filter | None = None) -> Counts:
@@ -130,6 +127,14 @@ class SegmentedIndex:
         ]
         return Hits.joined([hits, *found]).distinct(k)
 
+    def scores(self, query: Vectors, positions: Positions) -> tuple[Scores, Parts]:
+        """Cosines of a query, `(1, dim)`, with the nearest part of each of these pictures, and which part that is."""
+        scores, parts = np.empty(len(positions), np.float32), np.empty(len(positions), np.int64)
+        for number, slots, local in by_part(positions, self._starts):
+            of_parts = self.parts[number].part_scores(query, local)
+            scores[slots], parts[slots] = of_parts.max(axis=0), of_parts.argmax(axis=0)
+        return scores, parts
+
     def within(self, query: Vectors, min_score: float, eligible: Sequence[Eligible] | None = None) -> Iterator[Hits]:
         """All rows that score `min_score` or more, segment by segment, in no order."""
         for part in self._whole(eligible):
@@ -162,28 +167,22 @@ class SegmentedIndex:
             if segment.tiles is not None and segment.tiles_per_row == count
         ]
 
-    def find_words(self, query: WordQuery) -> list[FoundWords]:
-        """Where the words of a query are in each segment."""
-        return [FoundWords.of(segment.words, query) for segment in self.parts]
+    def find_words(self, query: WordQuery) -> FoundWords:
+        """Where the words of a query are."""
+        return FoundWords.of([segment.words for segment in self.parts], self._starts[:-1].tolist(), query)
 
     def word_statistics(self, query: WordQuery) -> Statistics:
         """How often the words of a query occur."""
-        return sum((each.statistics for each in self.find_words(query)), Statistics())
+        return self.find_words(query).statistics
 
     def rank_words(
-        self, query: WordQuery, found: Sequence[FoundWords], eligible: Sequence[Eligible] | None = None
+        self, query: WordQuery, found: FoundWords, eligible: Sequence[Eligible] | None = None
     ) -> tuple[Positions, Scores]:
         """The rows that a query finds, ascending, and their scores; see `WordRanking`."""
-        statistics = query.statistics or sum((each.statistics for each in found), Statistics())
-        ranking = WordRanking(query.terms, statistics, query.k)
-        for each, segment, part in zip(found, self.parts, self._whole(eligible), strict=True):
-            ranking.add(each, segment.mask_of(part.eligible), part.start)
-        return ranking.rows
-
-    def terms_at(self, found: Sequence[FoundWords], positions: Positions) -> list[dict[str, tuple[str, ...]]]:
-        """The words of a query that the rows at these positions have, by column."""
-        terms = np.empty(len(positions), object)
-        return read_parts(terms, positions, self._starts, lambda number, local: found[number].terms_at(local)).tolist()
+        allowed = [
+            segment.mask_of(part.eligible) for segment, part in zip(self.parts, self._whole(eligible), strict=True)
+        ]
+        return WordRanking(found, query.statistics or found.statistics, query.k, allowed).rows
 
     def live_blocks(self, rows: int = 16_384) -> Iterator[tuple[Positions, Vectors]]:
         """Positions and vectors of all live rows, block by block."""

@@ -8,5 +8,6 @@ cache. Rows that do not belong to a segment are put in a block when a filter ask
 find words.
 
 Rows are ranked by BM25 (Robertson and Zaragoza, 2009), with the statistics of all segments. Rare words come first;
-common ones are only looked up for the rows that can still be among the best (MaxScore; Turtle and Flood, 1995).
+common ones are only looked up for the rows that can still be among the best (MaxScore; Turtle and Flood, 1995). A first
+bound is what enough rows get from one rare word. Of words in few rows, several blocks are ranked at once.
 """

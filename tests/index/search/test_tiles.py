@@ -71,6 +71,8 @@ def test_each_picture_is_found_once_by_its_nearest_part(tiled: Tiled) -> None:
         assert found(searcher.search(query[np.newaxis], 25)[0]) == nearest(tiled, query, ids, 25)
         assert found(searcher.search(query[np.newaxis], 20, offset=5)[0]) == nearest(tiled, query, ids, 25)[5:]
         assert found(searcher.search(query[np.newaxis], 9, filter={"even": True})[0]) == nearest(tiled, query, even, 9)
+        by_id = searcher.search(query[np.newaxis], COUNT, sort="image_id")[0]
+        assert found(by_id) == [match for image_id in ids for match in nearest(tiled, query, [image_id], 1)]
     everything = searcher.search(unit_vectors(1, seed=2, dim=DIM), COUNT)[0]
     assert sorted(match.image_id for match in everything) == ids
     assert everything[0].metadata == {"even": int(everything[0].image_id) % 2 == 0}

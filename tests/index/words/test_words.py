@@ -4,8 +4,9 @@ import math
 import random
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +16,7 @@ from index.builder.build_index import build_index
 from index.collection import Collection
 from index.collection.records import IndexSettings
 from index.errors import FilterError
+from index.filters.filter import Filter
 from index.search import Searcher
 from index.words.ranked import WordQuery
 from index.words.text import any_terms
@@ -236,12 +238,23 @@ def test_rows_are_ranked_by_bm25(many: tuple[Collection, Texts], query: str) -> 
             for match, key in zip(answer.matches, answer.keys, strict=True):
                 assert key == pytest.approx(scores[match.image_id], rel=1e-4)
                 assert match.words == terms_of(texts[match.image_id], names)
-            best = WordQuery(terms=any_terms(query), columns=["caption", "label"], k=5)
-    found = segments.find_words(best)
-    positions, few = segments.rank_words(best, found)
-    everything = sorted(scores.values(), reverse=True)
-    assert sorted(few.tolist(), reverse=True)[:5] == pytest.approx(everything[:5], rel=1e-4)
-    assert len({*positions.tolist()}) == len(positions)
+
+
+@pytest.mark.parametrize("query", RANKED)
+@pytest.mark.parametrize("k", [1, 5, 60])
+@pytest.mark.parametrize("filter", [None, {"label": {"$match": "star"}}], ids=str)
+def test_the_best_rows_are_those_of_all_rows(
+    many: tuple[Collection, Texts], query: str, k: int, filter: dict[str, Any] | None
+) -> None:
+    segments = Searcher.open(many[0]).segments
+    everything = WordQuery(terms=any_terms(query), columns=["caption", "label"])
+    found, best = segments.find_words(everything), replace(everything, k=k)
+    eligible = segments.eligible(Filter.parse(filter, segments.schema) if filter else None)
+    positions, scores = segments.rank_words(everything, found, eligible)
+    least = np.sort(scores)[-min(k, len(scores)) :].min(initial=np.inf)
+    some, theirs = segments.rank_words(best, found, eligible)
+    assert some.tolist() == positions[scores >= least].tolist()
+    assert theirs.tolist() == scores[scores >= least].tolist()
 
 
 def terms_of(row: Mapping[str, str | None], terms: Sequence[str]) -> dict[str, tuple[str, ...]]:
