@@ -110,6 +110,11 @@ def digest(texts: Sequence[str]) -> str:
     return hashlib.sha256("\n".join(texts).encode()).hexdigest()
 
 
+def fingerprint_of(parts: Any) -> str:
+    """SHA-256 (hex) of the JSON of `parts`, such as all that affects an annotation's columns."""
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
 def parse_duration(text: str) -> int:
     """Seconds of `90`, `90s`, `10m`, `1h` or `7d`."""
     match = re.fullmatch(r"([0-9]+)\s*([smhd]?)", text.strip())

@@ -190,10 +190,9 @@ class FileList(Sequence[RowFile]):
     @classmethod
     def write(cls, storage: Storage, run_id: str, files: Sequence[RowFile]) -> RowFile:
         """Write the list of a run's files, which the run's manifest has to name."""
-        texts = {name: text_array(getattr(file, name) for file in files) for name in ("path", "sha256")}
-        counts = {
-            name: number_array(np.array([getattr(file, name) for file in files], np.int64)) for name in ("rows", "size")
-        }
+        columns = {name: [getattr(file, name) for file in files] for name in RowFile.model_fields}
+        texts = {name: text_array(columns.pop(name)) for name in ("path", "sha256")}
+        counts = {name: number_array(np.array(values, np.int64)) for name, values in columns.items()}
         return write_table(storage, run_path(run_id, FILE_LIST), pa.table(texts | counts))
 
     def __len__(self) -> int:

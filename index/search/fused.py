@@ -56,10 +56,7 @@ def fused(by_vector: Sequence[Hit], by_words: Sequence[Hit], wanted: int) -> lis
     words = {hit.position: hit.words for hit in by_words}
     hits = {hit.position: hit for hit in (*by_words, *by_vector)}
     order = sorted(hits, key=lambda place: (-gains[place], hits[place].image_id))
-    return [
-        Hit(gains[at], hit.image_id, at, hit.score, hit.part, words=words.get(at), vector_rank=near.get(at))
-        for at, hit in ((at, hits[at]) for at in order)
-    ]
+    return [replace(hits[at], key=gains[at], vector_rank=near.get(at), words=words.get(at)) for at in order]
 
 
 def _strong(by_words: Sequence[Hit], wanted: int) -> list[Hit]:

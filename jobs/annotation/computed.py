@@ -6,8 +6,6 @@ the same columns agree, whatever the settings, so the newest row of an image cou
 
 from __future__ import annotations  # pyarrow's types take arguments in its stubs alone
 
-import hashlib
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -31,6 +29,7 @@ from index.search.searcher import no_index
 from index.segments.segmented_index import SegmentedIndex
 from index.versions.servable import live_manifest
 from jobs.annotation.publish import SOURCE, publish, require_name_available, require_same_kind
+from jobs.values import fingerprint_of
 
 _ROWS: Final = 1 << 18  # of a file
 
@@ -143,8 +142,7 @@ ANTI JOIN valued USING (image_id)
 
 
 def _fingerprint(schema: pa.Schema) -> str:
-    parts = ["computed", {field.name: str(field.type) for field in schema}]  # like those of predictors, which need more
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+    return fingerprint_of(["computed", {field.name: str(field.type) for field in schema}])
 
 
 def _differ(one: Any, other: Any) -> npt.NDArray[np.bool_]:

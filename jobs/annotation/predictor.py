@@ -2,8 +2,6 @@
 
 from __future__ import annotations  # pyarrow's types take arguments in its stubs alone
 
-import hashlib
-import json
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,6 +23,7 @@ from jobs.embedding.embed_rows import crops_of
 from jobs.embedding.model_source import loaded_memory
 from jobs.errors import JobError
 from jobs.sources.listing import refuse, with_columns
+from jobs.values import fingerprint_of
 
 Needs = Literal["image", "embedding", "file"]
 NEEDS: tuple[Needs, ...] = get_args(Needs)
@@ -91,11 +90,6 @@ def checkpoint_recipe(kind: str, checkpoint: Checkpoint, parts: Any, make: Calla
         crop=checkpoint.preprocessing.crop,
         draft=False,  # would change the confidences of near ties
     )
-
-
-def fingerprint_of(parts: Any) -> str:
-    """SHA-256 (hex) of the JSON of `parts`: everything that affects a predictor's columns."""
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
 @dataclass(frozen=True)

@@ -137,7 +137,7 @@ class Catalog:
             (self._facts.setdefault(schema, []) if of_rows else deletes).append(file)
         self._create_written(deletes)
         if live:
-            self._create_live(deleted=bool(deletes))
+            self._create_live()
 
     def _find_files(self) -> list[_File]:
         """The files on this machine, in the order of their first run."""
@@ -331,12 +331,10 @@ class Catalog:
         source = self._from(files, f"({', '.join([*LOCATION_COLUMNS, *found.values()])})")
         return f"SELECT {seq} AS seq, place.run, {', '.join(columns)} {source}"
 
-    def _create_live(self, *, deleted: bool) -> None:
+    def _create_live(self) -> None:
         unfinished = [number for number, run in enumerate(self.runs) if not run.committed]
         committed = f"WHERE run NOT IN ({', '.join(map(str, unfinished))})" if unfinished else ""
-        ids = f"SELECT seq, image_id FROM written {committed}"
-        if deleted:
-            ids += f" UNION ALL FROM {self.name}.deleted"
+        ids = f"SELECT seq, image_id FROM written {committed} UNION ALL FROM {self.name}.deleted"
         self.create("CREATE TABLE dead (seq BIGINT)")
         several = "SELECT image_id, max(seq) AS newest FROM {0} GROUP BY image_id HAVING count(*) > 1"
         same = "each.image_id IS NOT DISTINCT FROM several.image_id"

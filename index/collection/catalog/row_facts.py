@@ -77,7 +77,7 @@ def _small_parts(rows: pa.Table) -> Iterator[pa.Table]:
 
 def _placed(run_id: str, files: Positions, positions: Positions, rows: pa.Table) -> pa.Table:
     """The rows with `LOCATION_COLUMNS`."""
-    run = pa.repeat(text_array([run_id])[0], rows.num_rows)
+    run = pa.repeat(text_array([run_id])[0], rows.num_rows)  # `pa.scalar` would import pandas
     places = (run, *(number_array(each.astype(np.int32)) for each in (files, positions)))
     return pa.table([*places, *rows.columns], names=[*LOCATION_COLUMNS, *rows.column_names])
 

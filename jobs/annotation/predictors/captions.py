@@ -5,9 +5,10 @@ from __future__ import annotations
 from functools import partial
 
 from embedder.models.checkpoint import Checkpoint
-from jobs.annotation.predictor import Predictor, Recipe, checkpoint_recipe, fingerprint_of
+from jobs.annotation.predictor import Predictor, Recipe, checkpoint_recipe
 from jobs.annotation.predictors.vllm_server import VllmServer
 from jobs.spec import AnnotationSpec, Resources
+from jobs.values import fingerprint_of
 
 _KIND = "captions"
 _QUESTION = "Describe this picture in one sentence."

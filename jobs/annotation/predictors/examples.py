@@ -16,7 +16,7 @@ import pyarrow as pa
 from index.collection.live_rows import LiveRows
 from index.collection.records import Learned, ModelRecord
 from index.collection.rows import EMBEDDING, vectors_of
-from jobs.annotation.predictor import Batch, Columns, Recipe, fingerprint_of
+from jobs.annotation.predictor import Batch, Columns, Recipe
 from jobs.annotation.predictors.labels import best_two
 from jobs.annotation.predictors.logistic import sigmoid, train_head
 from jobs.errors import UsageError
@@ -25,7 +25,7 @@ from jobs.sources.listing import as_text
 from jobs.sources.text_encoding import as_utf8
 from jobs.sources.text_lists import read_csv, read_json
 from jobs.spec import AnnotationSpec
-from jobs.values import counted
+from jobs.values import counted, fingerprint_of
 
 logger = logging.getLogger(__name__)
 

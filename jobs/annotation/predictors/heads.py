@@ -13,10 +13,11 @@ import numpy.typing as npt
 
 from embedder.errors import ModelError
 from index.collection.records import ModelRecord
-from jobs.annotation.predictor import Batch, Columns, Recipe, fingerprint_of
+from jobs.annotation.predictor import Batch, Columns, Recipe
 from jobs.annotation.predictors.labels import best_two
 from jobs.errors import UsageError
 from jobs.spec import AnnotationSpec
+from jobs.values import fingerprint_of
 
 _VERSION = 1
 _WEIGHTS, _BIASES = ("weight", "weights", "coef"), ("bias", "biases", "intercept")

@@ -12,10 +12,11 @@ import numpy.typing as npt
 
 from index.collection.live_rows import LiveRows
 from index.collection.records import Learned, ModelRecord
-from jobs.annotation.predictor import Batch, Columns, Recipe, fingerprint_of
+from jobs.annotation.predictor import Batch, Columns, Recipe
 from jobs.embedding.model_source import load_recorded
 from jobs.indexing.query_texts import sample_vectors
 from jobs.spec import NO_LABEL, AnnotationSpec
+from jobs.values import fingerprint_of
 
 _UNRELATED = (
     *("airport", "apple", "baby", "beach", "bicycle", "bird", "boat", "book", "bottle", "bridge", "building", "bus"),

@@ -25,9 +25,10 @@ from index.segments.hits import Hits
 from index.segments.segmented_index import SegmentedIndex
 from index.storage.storage import Storage, canonical_address
 from index.versions.servable import check_version, open_last_good
-from jobs.annotation.predictor import Batch, Columns, Recipe, fingerprint_of
+from jobs.annotation.predictor import Batch, Columns, Recipe
 from jobs.embedding.stages import CollectionAt
 from jobs.errors import UsageError
+from jobs.values import fingerprint_of
 
 _ROWS: Final = 4_096  # looked up at a time: with 1,024 a query takes half as long again
 

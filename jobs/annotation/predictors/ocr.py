@@ -10,7 +10,8 @@ import pyarrow as pa
 from embedder.errors import ImageError
 from embedder.machine import usable_cpus
 from embedder.ocr.line_reader import MAX_PIXELS, Line, LineReader, OcrModels
-from jobs.annotation.predictor import Batch, Columns, Recipe, fingerprint_of
+from jobs.annotation.predictor import Batch, Columns, Recipe
+from jobs.values import fingerprint_of
 
 _VERSION = 1
 """Changes with whatever affects the columns beside the models, so that all pictures are read again."""

@@ -24,9 +24,9 @@ from index.collection.live_rows import LiveRows
 from index.collection.records import Learned, ModelRecord
 from index.collection.rows import EMBEDDING, text_array, vectors_of
 from index.matches import SEARCHES
-from jobs.annotation.predictor import fingerprint_of
 from jobs.errors import UsageError
 from jobs.search_spec import SearchSpec
+from jobs.values import fingerprint_of
 
 Load: TypeAlias = Callable[[ModelRecord], Embedder]
 

@@ -19,11 +19,12 @@ from index.collection.rows import filterable, number_array, row_schema, text_arr
 from index.errors import FilterError
 from index.filters.filter import Filter, named_columns
 from index.matches import SEARCHES
-from jobs.annotation.predictor import Batch, Columns, Recipe, fingerprint_of
+from jobs.annotation.predictor import Batch, Columns, Recipe
 from jobs.annotation.predictors.search_queries import Load, broken_queries, query_key, query_vectors
 from jobs.planning.image_filter import EXIF_TYPES
 from jobs.search_spec import SearchSpec
 from jobs.spec import JobSpec
+from jobs.values import fingerprint_of
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
