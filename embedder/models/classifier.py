@@ -12,7 +12,7 @@ from transformers import AutoModelForImageClassification, PreTrainedModel
 
 from embedder.errors import ModelError
 from embedder.models.checkpoint import Checkpoint
-from embedder.models.torch_loading import PixelScale, load_for_task
+from embedder.models.torch_loading import PixelScale, copy_to, load_for_task
 
 _BATCH_SIZE = 32
 
@@ -43,8 +43,7 @@ class ImageClassifier:
         classes: list[list[str]] = []
         scores: list[NDArray[np.float32]] = []
         for start in range(0, len(pixels), _BATCH_SIZE):
-            # Copied, because torch warns about read-only arrays, such as those from Arrow.
-            crops = torch.from_numpy(pixels[start : start + _BATCH_SIZE].copy()).to(weights.device)
+            crops = copy_to(weights.device, pixels[start : start + _BATCH_SIZE])
             logits = self.model(pixel_values=scaled(crops).to(weights.dtype)).logits.float()
             confidences = logits.sigmoid() if is_multi_label else logits.softmax(dim=-1)
             top = confidences.topk(min(k, confidences.shape[1]), dim=-1)

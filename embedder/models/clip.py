@@ -17,6 +17,7 @@ from embedder.models.checkpoint import Checkpoint
 from embedder.models.torch_loading import (
     PixelScale,
     Tokens,
+    copy_to,
     load_tokenizer,
     load_weights,
     make_tokenize,
@@ -90,8 +91,7 @@ class ClipEmbedder:
         require_crops(pixels, self.crop)
 
         def forward(start: int, stop: int) -> torch.Tensor:
-            # Copied, because torch warns about read-only arrays, such as those from Arrow.
-            crops = torch.from_numpy(pixels[start:stop].copy()).to(self._device)
+            crops = copy_to(self._device, pixels[start:stop])
             return image_features(self.model, self._scaled(crops).to(self._dtype))
 
         return self._embed(len(pixels), forward)
@@ -112,19 +112,19 @@ class ClipEmbedder:
     @torch.inference_mode()
     def _embed(self, count: int, forward: Callable[[int, int], torch.Tensor]) -> NDArray[np.float32]:
         """Run `forward(start, stop)` over `count` rows in batches, and normalise the results."""
-        vectors = np.empty((count, self.identity.dim), np.float32)
-        start = 0
+        # They stay on the device until the end: a GPU computes a batch while the next one is prepared.
+        parts, start = [torch.empty((0, self.identity.dim), device=self._device)], 0
         while start < count:
             # Batches of about the same size, because a small rest would be rounded differently.
             remaining = count - start
             stop = start + ceil(remaining / ceil(remaining / self.batch_size))
             try:
-                features = forward(start, stop).float()
+                parts.append(forward(start, stop).float())
             except torch.OutOfMemoryError as error:
                 self._halve(stop - start, error)
                 continue
-            vectors[start:stop] = features.cpu().numpy()
             start = stop
+        vectors = torch.cat(parts).cpu().numpy()
         advice = f"in {self._dtype}: try device cpu, which computes in float32"
         return unit_vectors(vectors, self.identity.model_id, advice)
 

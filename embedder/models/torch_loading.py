@@ -7,7 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 from transformers import AutoModel, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
@@ -131,6 +133,15 @@ class PixelScale(nn.Module):
 
     def forward(self, crops: torch.Tensor) -> torch.Tensor:
         return crops.permute(0, 3, 1, 2).float() * self._scale - self._shift
+
+
+def copy_to(device: torch.device, pixels: NDArray[np.uint8]) -> torch.Tensor:
+    """A copy of crops on a device: torch warns about read-only arrays, such as those from Arrow. For a GPU they go
+    through pinned memory, so that nobody waits until they have arrived.
+    """
+    crops = torch.empty(pixels.shape, dtype=torch.uint8, pin_memory=device.type == "cuda")
+    crops.numpy()[:] = pixels
+    return crops.to(device, non_blocking=device.type == "cuda")
 
 
 def make_tokenize(checkpoint: Checkpoint, tokenizer: PreTrainedTokenizerBase) -> Callable[[Sequence[str]], Tokens]:
