@@ -305,17 +305,24 @@ class Catalog:
             with database().cursor() as cursor:
                 yield run_statement(cursor, run)
         except duckdb.Error as error:
-            raise CollectionError(f"the rows of {self.storage.location} cannot be read ({error})") from error
+            what = str(error).partition("\n")[0]  # then comes the statement
+            todo = "; give each column one type in the source" if isinstance(error, duckdb.ConversionException) else ""
+            raise CollectionError(f"the rows of {self.storage.location} cannot be read ({what}){todo}") from error
 
     def _create_written(self, deletes: Sequence[_File]) -> None:
         nothing = ", ".join(f"CAST(NULL AS {self._kinds[name]}) AS {alias}" for name, alias in self.aliases.items())
         empty = f"SELECT CAST(NULL AS BIGINT) AS seq, CAST(NULL AS BIGINT) AS run, {nothing} WHERE false"
         selects = [empty, *itertools.starmap(self._select, self._facts.items())]
-        kind = "TABLE" if self._rows <= _FEW else "VIEW"  # to open Parquet files again takes longer than most queries
+        written = f"written AS {' UNION ALL '.join(selects)}"
         gone = "SELECT CAST(NULL AS BIGINT) AS seq, CAST(NULL AS VARCHAR) AS image_id WHERE false"
         if deletes:
             gone = f"SELECT place.run << {_RUN_BITS} AS seq, image_id {self._from(deletes)}"
-        self.create(f"CREATE VIEW deleted AS {gone}; CREATE {kind} written AS {' UNION ALL '.join(selects)}")
+        self.create(f"CREATE VIEW deleted AS {gone}")
+        if self._rows <= _FEW:  # to open Parquet files again takes longer than most queries
+            with suppress(CollectionError):  # of one column, which others need not know
+                self.create(f"CREATE TABLE {written}")
+                return
+        self.create(f"CREATE VIEW {written}")
 
     def _select(self, schema: pa.Schema, files: Sequence[_File]) -> str:
         """The rows of files that have this schema, with the columns of all."""
