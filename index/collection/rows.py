@@ -281,7 +281,8 @@ def common_field(one: pa.Field[Any], other: pa.Field[Any]) -> pa.Field[Any]:
         elements = [pa.field(one.name, kind.value_type if is_list(kind) else kind) for kind in kinds]
         make = pa.large_list if any(map(pa.types.is_large_list, kinds)) else pa.list_
         return pa.field(one.name, make(common_field(*elements).type))
-    if any(map(pa.types.is_decimal, kinds)):  # Arrow chooses too few digits for integers
+    signed = [pa.types.is_signed_integer(kind) for kind in kinds]
+    if any(map(pa.types.is_decimal, kinds)) or (pa.uint64() in kinds and any(signed)):  # Arrow chooses too few digits
         kinds = [pa.decimal128(len(str(2**kind.bit_width)), 0) if pa.types.is_integer(kind) else kind for kind in kinds]
         one, other = (pa.field(one.name, kind) for kind in kinds)
     try:

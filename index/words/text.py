@@ -70,8 +70,9 @@ def path_of(uri: str) -> str:
     scheme, separator, rest = uri.partition("://")
     if not separator:
         return "" if uri.startswith("data:") else _LOCAL_PART.sub("", uri)
-    path = re.split(r"[?#]", rest.partition("/")[2], maxsplit=1)[0]
-    return unquote(path) if scheme in ("http", "https") else _LOCAL_PART.sub("", rest.partition("/")[2])
+    path, is_web = rest.partition("/")[2], scheme in ("http", "https")
+    path = re.split(r"[?#]", path, maxsplit=1)[0] if is_web else _LOCAL_PART.sub("", path)
+    return unquote(path) if is_web or scheme == "file" else path
 
 
 @dataclass(frozen=True)

@@ -85,11 +85,12 @@ class Listing:
                 for metadata in self._metadata(np.asarray(found["number"], np.int64)):
                     rows = found.slice(start, len(metadata))
                     listed = rows.select(range(first, rows.num_columns)).rename_columns(names)
-                    yield rows.select(range(first)), conform(_beside(listed, metadata), self.whole_schema)
+                    more = metadata.select(range(1, metadata.num_columns))
+                    yield rows.select(range(first)), conform(_beside(listed, more), self.whole_schema)
                     start += len(metadata)
 
     def _metadata(self, seqs: Seqs) -> Iterator[pa.Table]:
-        """The metadata of the images at these places, which are ascending, in tables that have a column more."""
+        """The metadata of the images at these places, which are ascending, in tables that have a column before it."""
         names, done = list(self.schema.names)[len(LISTING) :], 0
         if not names:
             yield pa.table([pa.nulls(len(seqs))], names=[""])
@@ -99,7 +100,7 @@ class Listing:
         for file, group, first, end in self._row_groups:
             if (until := int(np.searchsorted(numbers, end))) > done:
                 rows = _read(self._folder, file, group, [LISTING.names[0], *names])  # some may have no metadata
-                yield rows.take(pa.array(numbers[done:until] - first)).rename_columns(["", *rows.column_names[1:]])
+                yield rows.take(pa.array(numbers[done:until] - first))
                 done = until
 
     @cached_property

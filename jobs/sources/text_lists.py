@@ -20,6 +20,7 @@ from jobs.sources.listing import column_of, escaped
 _SEPARATORS = (",", ";", "\t", "|")
 _SEPARATOR_LINE = re.compile(rb'"?sep=([^\r\n"])"?\r?\n')
 """As Excel begins a CSV that it is to open with this separator."""
+_BLOCK = 1 << 26  # bytes of a CSV that are parsed at a time
 _MAX_HEADER = 1 << 16  # bytes of a CSV that are searched for its first line
 _BETWEEN_OBJECTS = re.compile(r"[\s,\[\]]*")
 """Objects may be separated by newlines, or be the items of an array; each may span several lines."""
@@ -44,7 +45,8 @@ def read_csv(data: bytes, uri_columns: Sequence[str], bad: dict[int, str]) -> pa
     separator = mark[1].decode("latin-1") if mark else _separator(data, uri_columns)
     return pyarrow.csv.read_csv(
         io.BytesIO(data),
-        read_options=pyarrow.csv.ReadOptions(use_threads=False),  # otherwise rows have no number
+        # With threads rows have no number; a value has to fit into two blocks.
+        read_options=pyarrow.csv.ReadOptions(use_threads=False, block_size=_BLOCK),
         parse_options=pyarrow.csv.ParseOptions(delimiter=separator, newlines_in_values=True, invalid_row_handler=skip),
         convert_options=pyarrow.csv.ConvertOptions(default_column_type=pa.string()),  # type: ignore[call-arg]  # new
     )

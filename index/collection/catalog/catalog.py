@@ -58,7 +58,7 @@ FIRST_SEQ: Final = 1 << FILE_BITS
 NO_RUN: Final = "00000000T000000Z-0000"
 """What facts say of rows without a run."""
 _GROUPED: Final = 4_000_000  # rows that are grouped by a text at a time
-_FEW: Final = 100_000  # rows that are read from their files once
+_FEW, _SMALL = 100_000, 32 << 20  # rows, and bytes of their files, that are read once
 _ROWS: Final = 4096  # Python objects in memory
 _FIXED: Final = tuple(name for name in row_schema(0).names if name != EMBEDDING)
 
@@ -129,6 +129,7 @@ class Catalog:
         self._made = list[RowFile]()
         files, deletes = self._find_files(), list[_File]()
         self._rows = sum(each.file.rows for each in files)
+        self._bytes = sum(each.file.size for each in files)
         self._facts = dict[pa.Schema, list[_File]]()
         """The files with the same columns; there may be thousands of files, and mostly few schemas."""
         schemas = map_in_threads(lambda each: read_schema(each.path, each.file), files)
@@ -305,17 +306,24 @@ class Catalog:
             with database().cursor() as cursor:
                 yield run_statement(cursor, run)
         except duckdb.Error as error:
-            raise CollectionError(f"the rows of {self.storage.location} cannot be read ({error})") from error
+            what = str(error).partition("\n")[0]  # then comes the statement
+            todo = "; give each column one type in the source" if isinstance(error, duckdb.ConversionException) else ""
+            raise CollectionError(f"the rows of {self.storage.location} cannot be read ({what}){todo}") from error
 
     def _create_written(self, deletes: Sequence[_File]) -> None:
         nothing = ", ".join(f"CAST(NULL AS {self._kinds[name]}) AS {alias}" for name, alias in self.aliases.items())
         empty = f"SELECT CAST(NULL AS BIGINT) AS seq, CAST(NULL AS BIGINT) AS run, {nothing} WHERE false"
         selects = [empty, *itertools.starmap(self._select, self._facts.items())]
-        kind = "TABLE" if self._rows <= _FEW else "VIEW"  # to open Parquet files again takes longer than most queries
+        written = f"written AS {' UNION ALL '.join(selects)}"
         gone = "SELECT CAST(NULL AS BIGINT) AS seq, CAST(NULL AS VARCHAR) AS image_id WHERE false"
         if deletes:
             gone = f"SELECT place.run << {_RUN_BITS} AS seq, image_id {self._from(deletes)}"
-        self.create(f"CREATE VIEW deleted AS {gone}; CREATE {kind} written AS {' UNION ALL '.join(selects)}")
+        self.create(f"CREATE VIEW deleted AS {gone}")
+        if self._rows <= _FEW and self._bytes <= _SMALL:  # opening Parquet files takes longer than most queries
+            with suppress(CollectionError):  # of one column, which others need not know
+                self.create(f"CREATE TABLE {written}")
+                return
+        self.create(f"CREATE VIEW {written}")
 
     def _select(self, schema: pa.Schema, files: Sequence[_File]) -> str:
         """The rows of files that have this schema, with the columns of all."""

@@ -106,6 +106,23 @@ def test_names_that_differ_in_case_alone_and_names_of_sql_stay_apart(collection:
     assert found[1] == dict.fromkeys(columns) | {"label": 3, "uri": "memory:b"}
 
 
+def test_integers_of_two_signs_are_all_exact(collection: Collection) -> None:
+    large = 2**64 - 1
+    add_run(collection, rows(["a"], metadata={"hash": pa.array([large], pa.uint64()), "hashes": [[-1]]}))
+    add_run(collection, rows(["b"], metadata={"hash": [-5], "hashes": pa.array([large], pa.uint64())}))
+    found = collection.live_rows(["hash", "hashes"]).to_pylist()
+    assert found == [{"hash": large, "hashes": [-1]}, {"hash": -5, "hashes": [large]}]
+
+
+def test_values_that_no_type_holds_concern_those_who_ask_for_their_column(collection: Collection) -> None:
+    far, exact = dt.datetime(9999, 12, 31), pa.array([1], pa.timestamp("ns"))
+    add_run(collection, rows(["a"], metadata={"until": pa.array([far], pa.timestamp("s")), "label": ["x"]}))
+    add_run(collection, rows(["b"], metadata={"until": exact, "label": ["y"]}))
+    assert collection.live_rows(["label"]).to_pylist() == [{"label": "x"}, {"label": "y"}]
+    with pytest.raises(CollectionError, match=r"cannot be read \(Conversion Error: .*\); give each column one type in"):
+        collection.live_rows(["until"])
+
+
 VALUES: dict[str, pa.Array[Any]] = {
     "int8": pa.array([-5], pa.int8()),
     "uint64": pa.array([2**64 - 1], pa.uint64()),

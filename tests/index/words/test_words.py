@@ -44,6 +44,7 @@ NAMES = [
     "/home/me/Pictures/2024 Rome/IMG_0077-red.jpg",
     "s3://bucket/caf%C3%A9/a b.png",
     "https://x.org/caf%C3%A9/a.png?q=z#f",
+    "file:///home/caf%C3%A9/a%231.png#t=77",
 ]
 QUERIES: list[tuple[str, list[int]]] = [
     ("star", [0, 2, 11]),
@@ -96,7 +97,7 @@ def collection_of(folder: Path, settings: IndexSettings) -> Collection:
     collection = Collection.create_or_open(str(folder))
     tags = [["red", "big star"], [], None, *[["a"]] * (len(TEXTS) - 3)]
     metadata = {"caption": TEXTS, "tags": pa.array(tags), "stars": range(len(TEXTS))}
-    uris = [*NAMES, *(f"memory:{each}" for each in IDS[3:])]
+    uris = [*NAMES, *(f"memory:{each}" for each in IDS[len(NAMES) :])]
     add_version(collection, rows(IDS, unit_vectors(len(IDS)), uris=uris, metadata=metadata), settings=settings)
     return collection
 
@@ -122,9 +123,11 @@ def test_a_filter_finds_all_words_with_and_without_an_index(
         ("uri", "rome 0077", [0]),
         ("uri", "red img", [0]),
         ("uri", "bucket", []),
-        ("uri", "café", [2]),
+        ("uri", "café", [2, 3]),
+        ("uri", "a 1", [3]),
+        ("uri", "77", []),
         ("uri", "z", []),
-        ("uri", "memory", [*range(3, len(TEXTS))]),
+        ("uri", "memory", [*range(len(NAMES), len(TEXTS))]),
         ("tags", "star red", [0]),
         ("tags", '"red big"', []),
         ("tags", '"big star"', [0]),

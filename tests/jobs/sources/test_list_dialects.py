@@ -30,6 +30,7 @@ DIALECTS: dict[str, tuple[str | bytes, dict[str, list[Any]]]] = {
     }),
     "large.csv": (table("uri,n", "{u},1234567890123456789{i}"), {"n": [f"1234567890123456789{i}" for i in range(6)]}),
     "pandas.csv": (table(",uri,label", "{i},{u},x{i}"), {"": list(range(6)), "label": X}),
+    "long.csv": (table("uri,text", "{u}," + 2_500_000 * "x"), {"text": [2_500_000 * "x"] * 6}),
     "mark.csv": (table("uri,label", "{u},x{i}").encode("utf-8-sig"), {"label": X}),
     "excel.csv": (table("uri\tlabel", "{u}\tx{i}", "\r\n").encode("utf-16"), {"label": X}),
     "windows.csv": (table("uri,Größe", "{u},Müller", "\r\n").encode("cp1252"), {"Größe": ["Müller"] * 6}),
