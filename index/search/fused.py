@@ -15,7 +15,7 @@ from index.search_options import Place
 MIXED_HITS: Final = 100
 """How many of the nearest and how many images with matching words are mixed. All others follow by their scores."""
 _CONSTANT: Final = 60  # as in the paper: the first ranks should not outweigh all others
-_LEAST_SHARE: Final = 0.5  # of the best score of words; the rest has one common word of several
+_LEAST_SHARE: Final = 0.8  # of the best score of words; of three that are as rare, two are less
 
 
 def page_of_both(index: Searchable, request: SetRequest, k: int, place: Place) -> SetPage:
@@ -23,14 +23,15 @@ def page_of_both(index: Searchable, request: SetRequest, k: int, place: Place) -
     assert request.words is not None
     of_words = replace(request.words, k=MIXED_HITS)
     found = replace(request, words=of_words, order=BEST, facets=(), after=None, depth=MIXED_HITS)
-    wanted, by_words = len(of_words.terms), find_set(index, found).hits
-    strong = _strong(by_words, wanted)
+    by_words = find_set(index, found).hits
+    wanted = len(_terms(*by_words))  # not those that no image has
+    strong = strong_hits(by_words, wanted)
     by_vector = replace(request, words=None, first=max(place.first, MIXED_HITS))
     if request.after is not None:
         page = find_set(index, replace(by_vector, depth=k + len(strong)))
         return page.of(_rest(page.hits, strong, place.seen)[:k])
     page = find_set(index, replace(by_vector, depth=MIXED_HITS))
-    mixed = fused(page.hits, by_words, wanted)
+    mixed = fused(page.hits, strong, wanted)
     hits = mixed[place.seen : place.seen + k]
     if len(hits) == k or len(page.hits) < MIXED_HITS:
         return replace(page, hits=hits)
@@ -44,24 +45,26 @@ def page_of_both(index: Searchable, request: SetRequest, k: int, place: Place) -
 def fused(by_vector: Sequence[Hit], by_words: Sequence[Hit], wanted: int) -> list[Hit]:
     """The hits of both, by the sum of 1 ÷ (60 + rank), their new key, and then by id.
 
-    If all images that match are known, so that they are few, those with all `wanted` words come first, whatever their
-    vectors.
+    If so few match that all are known, those with all `wanted` words come first, whatever their vectors.
     """
-    few, by_words = len(by_words) < MIXED_HITS, _strong(by_words, wanted)
+    few = len(by_words) < MIXED_HITS
+    first = {hit.position for hit in by_words if few and len(_terms(hit)) == wanted}
     near = {hit.position: rank for rank, hit in enumerate(by_vector, start=1)}
     gains = {position: 1 / (_CONSTANT + rank) for position, rank in near.items()}
     ranks = 1 + np.searchsorted([-hit.key for hit in by_words], [-hit.key for hit in by_words])  # equal ones share one
     for rank, hit in zip(ranks.tolist(), by_words, strict=True):
-        gains[hit.position] = gains.get(hit.position, 0.0) + 1 / (_CONSTANT + rank) + (few and _terms(hit) == wanted)
+        gains[hit.position] = gains.get(hit.position, 0.0) + 1 / (_CONSTANT + rank) + (hit.position in first)
     words = {hit.position: hit.words for hit in by_words}
     hits = {hit.position: hit for hit in (*by_words, *by_vector)}
     order = sorted(hits, key=lambda place: (-gains[place], hits[place].image_id))
     return [replace(hits[at], key=gains[at], vector_rank=near.get(at), words=words.get(at)) for at in order]
 
 
-def _strong(by_words: Sequence[Hit], wanted: int) -> list[Hit]:
-    """Without matches that have few of the `wanted` words, and of little weight."""
-    return [hit for hit in by_words if hit.key >= _LEAST_SHARE * by_words[0].key or _terms(hit) == wanted]
+def strong_hits(by_words: Sequence[Hit], wanted: int) -> list[Hit]:
+    """Without those that lack words of some weight. Else what is in the middle of both lists, as it has some words and
+    is a bit alike, would come before the best of one.
+    """
+    return [hit for hit in by_words if hit.key >= _LEAST_SHARE * by_words[0].key or len(_terms(hit)) == wanted]
 
 
 def _rest(hits: Sequence[Hit], by_words: Sequence[Hit], seen: int) -> list[Hit]:
@@ -74,6 +77,6 @@ def _rest(hits: Sequence[Hit], by_words: Sequence[Hit], seen: int) -> list[Hit]:
     return [replace(hit, vector_rank=rank) for hit, rank in zip(others, ranks, strict=True)]
 
 
-def _terms(hit: Hit) -> int:
-    """How many of the words an image has, in whatever columns."""
-    return len({term for terms in (hit.words or {}).values() for term in terms})
+def _terms(*hits: Hit) -> set[str]:
+    """The words that these images have, in whatever columns."""
+    return {term for hit in hits for terms in (hit.words or {}).values() for term in terms}

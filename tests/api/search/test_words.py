@@ -1,6 +1,7 @@
 """A search by text also looks for its words: fused ranks, words alone, models without a text side, hidden names."""
 
 from collections.abc import Iterator
+from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from api.settings import RequestLimits
 from embedder.errors import UnsupportedInputError
 from index.collection import Collection
 from index.search import Searcher
-from index.search.fused import MIXED_HITS, fused
+from index.search.fused import MIXED_HITS, fused, strong_hits
 from index.search.result_set import Hit
 from jobs.embedding.model_source import model_record
 from tests.support.collections.hand_made import add_version, rows, unit_vectors
@@ -179,9 +180,9 @@ def test_ranks_are_fused_as_in_the_paper() -> None:
 
 
 def test_weak_words_do_not_count() -> None:
-    by_words = [hit(1, 8.0), hit(2, 4.0), hit(3, 3.9), hit(4, 2.0, words={"c": ("aa",), "d": ("aa", "bb")})]
-    assert {each.position for each in fused([], by_words, 2)} == {1, 2, 4}
-    assert fused([], [], 2) == []
+    by_words = [hit(1, 8.0), hit(2, 6.4), hit(3, 6.3), hit(4, 2.0, words={"c": ("aa",), "d": ("aa", "bb")})]
+    assert [each.position for each in strong_hits(by_words, 2)] == [1, 2, 4]
+    assert strong_hits([], 0) == fused([], [], 0) == []
 
 
 def test_a_few_images_with_all_words_come_first() -> None:
@@ -213,3 +214,32 @@ def test_exact_words_are_among_the_first(tmp_path: Path) -> None:
         nearest = [match.image_id for match in searcher.answer(vector, 10).matches]
         assert names[row] in found[:2]
         assert len(set(found) & set(nearest)) >= 5
+
+
+@pytest.mark.parametrize("query", ["スーパー", "スーパー unheard", '"スーパー"'])
+def test_words_that_many_share_a_part_of_are_among_the_first(tmp_path: Path, query: str) -> None:
+    """Whether or not others, that have a pair of the characters, fill the list of those that match."""
+    captions = ["デパート"] * 150 + ["スーパー の ほん"] * 12 + ["りんご"] * 200
+    names = [f"{number:03}" for number in range(len(captions))]
+    collection = Collection.create_or_open(str(tmp_path))
+    add_version(collection, rows(names, unit_vectors(len(names)), metadata={"caption": pa.array(captions)}))
+    found = Searcher.open(collection).answer(unit_vectors(1, seed=8)[0], 12, words=query).matches
+    assert {match.image_id for match in found} == {*names[150:162]}
+
+
+def test_the_nearest_come_before_those_that_are_a_bit_alike_and_have_some_words(tmp_path: Path) -> None:
+    """Half of the pictures of a striped red star have no caption."""
+    kinds = [*product(("striped", "dotted", "plain"), ("red", "green", "blue"), ("star", "ring", "moon"))] * 20
+    centres = {word: unit_vectors(1, seed=seed)[0] for seed, word in enumerate(dict.fromkeys(chain(*kinds)))}
+    vectors = np.array([sum(centres[word] for word in kind) for kind in kinds]) + 0.1 * unit_vectors(
+        len(kinds), seed=40
+    )
+    vectors = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+    captions = [" ".join(kind) if number < len(kinds) / 2 else "" for number, kind in enumerate(kinds)]
+    names = [f"{number:03}" for number in range(len(kinds))]
+    collection = Collection.create_or_open(str(tmp_path))
+    add_version(collection, rows(names, vectors, metadata={"caption": pa.array(captions)}))
+    wanted = {name for name, kind in zip(names, kinds, strict=True) if kind == ("striped", "red", "star")}
+    query = sum(centres[word] for word in ("striped", "red", "star"))
+    found = Searcher.open(collection).answer(query, 20, words="a striped red star").matches
+    assert {match.image_id for match in found} == wanted
