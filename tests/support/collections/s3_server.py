@@ -20,7 +20,7 @@ from unittest.mock import patch
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import boto3  # type: ignore[import-untyped]
-from moto.core import DEFAULT_ACCOUNT_ID
+from moto.core.models import DEFAULT_ACCOUNT_ID
 from moto.s3.models import s3_backends
 from moto.s3.responses import S3Response
 from moto.server import ThreadedMotoServer
