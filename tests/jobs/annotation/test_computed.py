@@ -110,12 +110,9 @@ def test_changed_and_new_images_have_no_value_until_they_are_computed(collection
     assert picks(collection) == {IDS[0]: 7, "new.jpg": 8, IDS[2]: 3}
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_what_is_copied_from_the_last_version_is_what_all_runs_say(
-    collection: Collection, tmp_path: Path, seed: int
-) -> None:
+def test_what_is_copied_from_the_last_version_is_what_all_runs_say(collection: Collection, tmp_path: Path) -> None:
     """After each of some random changes a build of all rows finds the same values and words."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(1)  # which adds images when both columns are there
 
     def shown(collection: Collection) -> Any:
         found = Searcher.open(collection).answer(None, 100, words="red").matches

@@ -33,11 +33,15 @@ def column(collection: Collection, name: str) -> list[Any]:
 
 
 @pytest.mark.parametrize(
-    "names",
-    [("weight", "bias"), ("linear.weight", "linear.bias"), ("coef_", "intercept_"), ("head.weight", None)],
+    ("names", "shape"),
+    [
+        (("weight", "bias"), (1, DIM)),
+        (("linear.weight", "linear.bias"), (DIM,)),
+        (("coef_", "intercept_"), (1, DIM)),
+        (("head.weight", None), (DIM,)),
+    ],
     ids=str,
 )
-@pytest.mark.parametrize("shape", [(1, DIM), (DIM,)], ids=str)
 def test_a_head_with_one_output_gives_it_as_it_is(
     collection: Collection, run: Run, tmp_path: Path, names: tuple[str, str | None], shape: tuple[int, ...]
 ) -> None:

@@ -157,22 +157,7 @@ def test_the_other_collection_may_have_fewer_images_than_k(own: Collection, othe
     assert_exact(own, dict(zip(OWN, exact(QUERIES, VECTORS, OTHERS, 40), strict=True)), "all")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["{own}", "{empty}", "--name", "seen"], "has no index to search: embed images first"),
-        (["{own}", "{unindexed}", "--name", "seen"], "has no index to search: build one with `likeness index`"),
-        (["{own}", "{stranger}", "--name", "seen"], "with the other's model (`likeness reembed --model`)"),
-        (["{empty}", "{other}", "--name", "seen"], "nothing is embedded yet"),
-        (["{pictures}", "{other}"], "is not a collection: expected one, or for a source of pictures --to"),
-        (["{own}", "{pictures}", "--name", "seen"], "is not a collection"),
-        (["{own}", "{other}", "--name", "seen", "-k", "0"], "-k"),
-        (["{own}", "{other}", "--name", "seen", "--to", "{pictures}"], "that ends in .parquet"),
-    ],
-)
-def test_wrong_arguments(
-    arguments: list[str], message: str, own: Collection, other: Collection, run: Run, tmp_path: Path
-) -> None:
+def test_wrong_arguments(own: Collection, other: Collection, run: Run, tmp_path: Path) -> None:
     places = {name: str(tmp_path / name) for name in ("empty", "unindexed", "stranger", "pictures")}
     places |= {"own": own.location, "other": other.location}
     Collection.create_or_open(places["empty"])
@@ -181,8 +166,18 @@ def test_wrong_arguments(
     add_version(Collection.create_or_open(places["stranger"]), table(OTHERS, VECTORS), model=stranger)
     Path(places["pictures"]).mkdir()
     (Path(places["pictures"]) / "a.jpg").write_bytes(b"")
-    refused = run("match", *(each.format(**places) for each in arguments))
-    assert (refused.code, message.format(**places) in refused.err) == (2, True), refused.err
+    for arguments, message in (
+        (["{own}", "{empty}", "--name", "seen"], "has no index to search: embed images first"),
+        (["{own}", "{unindexed}", "--name", "seen"], "has no index to search: build one with `likeness index`"),
+        (["{own}", "{stranger}", "--name", "seen"], "with the other's model (`likeness reembed --model`)"),
+        (["{empty}", "{other}", "--name", "seen"], "nothing is embedded yet"),
+        (["{pictures}", "{other}"], "is not a collection: expected one, or for a source of pictures --to"),
+        (["{own}", "{pictures}", "--name", "seen"], "is not a collection"),
+        (["{own}", "{other}", "--name", "seen", "-k", "0"], "-k"),
+        (["{own}", "{other}", "--name", "seen", "--to", "{pictures}"], "that ends in .parquet"),
+    ):
+        refused = run("match", *(each.format(**places) for each in arguments))
+        assert (refused.code, message in refused.err) == (2, True), refused.err
 
 
 _SMALL_BLOCKS = """

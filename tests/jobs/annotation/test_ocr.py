@@ -5,7 +5,6 @@ import random
 import subprocess
 import sys
 import time
-from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,7 +19,6 @@ from benchmarks.ocr.pictures import SCRIPTS, draw_words
 from embedder.ocr import line_reader
 from index.collection import Collection
 from index.collection.annotations import annotation_log
-from index.search import Searcher
 from tests.support.collections.hand_made import add_files, metadata_of, written_rows
 from tests.support.command_line import Run
 from tests.support.paths import ROOT
@@ -44,7 +42,10 @@ def ocr(run: Run, collection: Collection, *options: object) -> str:
     return done.out
 
 
-def test_lines_are_read_with_their_boxes(collection: Collection, run: Run, tmp_path: Path) -> None:
+def test_lines_are_read_with_their_boxes_and_again_only_of_changed_pictures(
+    collection: Collection, run: Run, tmp_path: Path
+) -> None:
+    words = {f"{number}.jpg": draw_words(number) for number in range(len(SCRIPTS))}
     sign = drawn(("Harbour Street", 60, 40), ("Closed on Monday", 60, 240))
     turned = sign.transpose(Image.Transpose.ROTATE_90)
     exif = Image.Exif()
@@ -52,15 +53,18 @@ def test_lines_are_read_with_their_boxes(collection: Collection, run: Run, tmp_p
     files = {
         "sign.png": encode(sign, "png"),
         "turned.jpg": encode(turned, "jpeg", exif=exif),
-        "large.png": encode(sign.resize((6400, 4000)), "png"),
+        "large.png": encode(sign.resize((3200, 2000)), "png"),
         "blank.png": encode(drawn(), "png"),
         "tilted.png": encode(sign.rotate(-12, Image.Resampling.BICUBIC, fillcolor="white"), "png"),
     }
-    add_files(collection, tmp_path, files)
+    add_files(collection, tmp_path, files | {name: picture.data for name, picture in words.items()})
     printed = ocr(run, collection)
-    assert "5 of 5 images annotated" in printed
+    assert "10 of 10 images annotated" in printed
     assert "RapidOCR" not in printed
     found = metadata_of(collection)
+    for name, picture in words.items():
+        text = "".join(found[name]["w"].split())
+        assert sum(word in text for word in picture.words) > 0.8 * len(picture.words), picture.script
     assert found["blank.png"] == {"w": "", "w_boxes": [], "w_confidences": []}
     for name in files.keys() - {"blank.png"}:
         assert found[name]["w"] == "Harbour Street\nClosed on Monday", name
@@ -69,11 +73,15 @@ def test_lines_are_read_with_their_boxes(collection: Collection, run: Run, tmp_p
         boxes = np.array(found[name]["w_boxes"])
         assert boxes == pytest.approx(np.array([[0.09, 0.11, 0.45, 0.12], [0.09, 0.61, 0.53, 0.12]]), abs=0.03), name
     with_words = metadata_of(collection, {"w": {"$ne": ""}, "w_confidences": {"$gt": 0.9}})
-    assert with_words.keys() == files.keys() - {"blank.png"}
+    assert with_words.keys() >= files.keys() - {"blank.png"}
+    assert "blank.png" not in with_words
     assert metadata_of(collection, {"w": ""}).keys() == {"blank.png"}
     listed = run("columns", collection.location).out
     assert "ocr by PP-OCRv6" in listed
     assert run("info", collection.location).code == run("search", collection.location, "--like", "sign.png").code == 0
+    add_files(collection, tmp_path, {"sign.png": encode(drawn(("Changed", 60, 40)), "png")})
+    assert "1 of 10 images annotated, 9 were up to date" in ocr(run, collection)
+    assert metadata_of(collection)["sign.png"]["w"] == "Changed"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="says which cores a process may use")
@@ -89,26 +97,14 @@ def test_a_process_that_reads_may_use_every_core() -> None:
     assert cores == {frozenset(os.sched_getaffinity(0))}
 
 
-def test_five_scripts_are_read(collection: Collection, run: Run, tmp_path: Path) -> None:
-    pictures = {f"{number}.jpg": draw_words(number) for number in range(2 * len(SCRIPTS))}
-    add_files(collection, tmp_path, {name: picture.data for name, picture in pictures.items()})
-    ocr(run, collection)
-    found = metadata_of(collection)
-    read = Counter[str]()
-    for name, picture in pictures.items():
-        text = "".join(found[name]["w"].split())
-        read[picture.script] += sum(word in text for word in picture.words)
-    drawn_words = Counter[str]()
-    for picture in pictures.values():
-        drawn_words[picture.script] += len(picture.words)
-    assert {script: read[script] / drawn_words[script] > 0.8 for script in SCRIPTS} == dict.fromkeys(SCRIPTS, True)
-
-
-def test_hostile_pictures_cost_no_more_than_themselves(collection: Collection, run: Run, tmp_path: Path) -> None:
+def test_hostile_pictures_cost_no_more_than_themselves(
+    collection: Collection, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("embedder.images.decoder_pool.usable_cpus", lambda: 1)  # a process takes a second to start
     rng = np.random.default_rng(1)
-    small = Image.new("RGB", (400, 400), "white")
-    for y in range(2, 390, 12):
-        ImageDraw.Draw(small).text((2, y), "no yes " * 20, fill="black", font=ImageFont.load_default(8))
+    small = Image.new("RGB", (200, 100), "white")
+    for y in range(2, 90, 12):
+        ImageDraw.Draw(small).text((2, y), "no yes " * 10, fill="black", font=ImageFont.load_default(8))
     files = {
         "line.png": encode(Image.new("RGB", (1, 30_000)), "png"),
         "strip.png": encode(Image.fromarray(rng.integers(0, 256, (17, 30_000, 3)).astype(np.uint8)), "png"),
@@ -144,17 +140,6 @@ def test_a_picture_that_takes_too_long_is_stopped(
     [row] = written_rows(log, last, log.files_of(last)).read(["error_reason", "error_message"]).to_pylist()
     assert row["error_reason"] == reason
     assert str(row["error_message"]).startswith("reading its words: ")
-
-
-def test_only_new_and_changed_pictures_are_read(collection: Collection, run: Run, tmp_path: Path) -> None:
-    files = {f"{number}.png": encode(drawn((f"Number {number}", 60, 40)), "png") for number in range(4)}
-    add_files(collection, tmp_path, files)
-    assert "4 of 4 images annotated" in ocr(run, collection)
-    add_files(collection, tmp_path, {"2.png": encode(drawn(("Changed", 60, 40)), "png")})
-    assert "1 of 4 images annotated, 3 were up to date" in ocr(run, collection)
-    row = Searcher.open(collection).row("2.png")
-    assert row is not None
-    assert row["w"] == "Changed"
 
 
 def test_a_missing_extra_is_named(collection: Collection, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -103,7 +103,7 @@ def test_files_are_compared_without_reading_vectors(collection: Collection, tmp_
 def test_a_reduced_copy_belongs_to_the_page_that_it_is_of(tmp_path: Path, reader: PictureLoader) -> None:
     """At its size another page of the form differs by less than other copies do."""
     (tmp_path / "pages").mkdir()
-    for number in range(4):
+    for number in range(3):
         page = Image.new("RGB", (600, 500), "white")
         pen = ImageDraw.Draw(page)
         for line in range(12):
@@ -114,7 +114,7 @@ def test_a_reduced_copy_belongs_to_the_page_that_it_is_of(tmp_path: Path, reader
     embed_here(tmp_path / "pages", tmp_path / "collection")
     found = plan(Collection.open(str(tmp_path / "collection")), reader, ["re_encoded"])
     groups = {group.keep.image_id: [copy.image_id for copy in group.duplicates] for group in found.found}
-    assert groups == {f"{number}.png": [f"{number}-small.jpg"] for number in range(4)}
+    assert groups == {f"{number}.png": [f"{number}-small.jpg"] for number in range(3)}
 
 
 def test_similar_pictures_are_not_copies(collection: Collection, reader: PictureLoader) -> None:
@@ -160,7 +160,7 @@ class _Killed(BaseException):
     pass
 
 
-@pytest.mark.parametrize("after", range(7))
+@pytest.mark.parametrize("after", [0, 3, 6])
 def test_a_move_that_was_stopped_is_finished_when_run_again(
     location: Path, tmp_path: Path, reader: PictureLoader, after: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -32,11 +32,12 @@ def ids(collection: Collection) -> list[str]:
 
 
 def test_an_interrupted_embed_is_resumed_after_a_job_of_another_source(nights: Nights, tmp_path: Path) -> None:
+    """Neither names the model, which the first one has chosen."""
     with pytest.raises(KilledError), at(is_step("run manifest"), after=False, action=kill):
         nights.embed()
     expire(nights.collection.storage)
-    nights.embed(put_pictures(tmp_path / "other", bmps(20, 21)))
-    nights.embed()
+    nights.embed(put_pictures(tmp_path / "other", bmps(20, 21)), None)
+    nights.embed(model=None)
     assert [len(night) for night in nights.embedded] == [10, 2, 0]
     assert_rows_match_files(nights)
     assert Searcher.open(nights.collection).ntotal == 12
@@ -45,31 +46,26 @@ def test_an_interrupted_embed_is_resumed_after_a_job_of_another_source(nights: N
 def test_embed_names_missing_images_and_the_command_that_removes_them(
     nights: Nights, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    nights.embed()
+    """With --extensions, first as many as `reembed` allows by default, then more."""
+    options = ("--extensions", "bmp,png")
+    command = f"`likeness reembed '{nights.pictures}' {nights.location} --extensions bmp,png"
+    nights.embed(None, DEMO, *options)
     assert "likeness reembed" not in capsys.readouterr().out
     (nights.pictures / "0.bmp").unlink()
     (nights.pictures / "1.bmp").rename(nights.pictures / "moved.bmp")
-    nights.embed()
+    nights.embed(None, DEMO, *options)
     assert nights.embedded[1] == []
     said = capsys.readouterr().out
     assert f"searches still find 2 images gone from {nights.pictures}, or moved there" in said
-    assert f"`likeness reembed '{nights.pictures}' {nights.location}` removes what is gone" in said
+    assert f"{command}` removes what is gone" in said
     assert {"0.bmp", "1.bmp", "moved.bmp"} <= set(ids(nights.collection))
-    assert nights.night().counts.deleted == 2
-    nights.embed()
-    assert "likeness reembed" not in capsys.readouterr().out
-
-
-def test_the_printed_command_removes_missing_images(nights: Nights, capsys: pytest.CaptureFixture[str]) -> None:
-    """With more images missing than `reembed` allows by default, and with --extensions."""
-    nights.embed(None, DEMO, "--extensions", "bmp,png")
-    for seed in range(4):
+    for seed in (2, 3, 4):
         (nights.pictures / f"{seed}.bmp").unlink()
-    nights.embed(None, DEMO, "--extensions", "bmp,png")
-    said = capsys.readouterr().out
-    arguments = f"'{nights.pictures}' {nights.location} --extensions bmp,png --max-missing 0.41"
-    assert f"`likeness reembed {arguments}` removes what is gone" in said
-    assert nights.night(max_missing=0.41).counts.deleted == 4
+    nights.embed(None, DEMO, *options)
+    assert f"{command} --max-missing 0.46` removes what is gone" in capsys.readouterr().out
+    assert nights.night(max_missing=0.46).counts.deleted == 5
+    nights.embed(None, DEMO, *options)
+    assert "likeness reembed" not in capsys.readouterr().out
 
 
 def test_a_repeated_id_rejects_only_its_own_row(
@@ -139,33 +135,18 @@ def test_images_in_an_unreadable_tar_are_not_deleted(
     assert Searcher.open(nights.collection).ntotal == 10
 
 
-def test_embed_refuses_another_model(nights: Nights, other_model: str) -> None:
+def test_embed_stays_with_the_live_indexs_model(nights: Nights, other_model: str) -> None:
+    """Also after a rollback from another model, because a collection has one model."""
     nights.embed()
     with pytest.raises(OtherModelError) as error:
         nights.embed(model=other_model)
     assert f"was embedded with {DEMO} (fingerprint " in str(error.value)
     assert f"not with {other_model}" in str(error.value)
     assert "or name another folder for a new collection; `likeness reembed` with --model or" in str(error.value)
-    assert nights.embedded[1:] == [[]]
-    assert_rows_match_files(nights)
-
-
-def test_a_first_run_that_was_stopped_has_chosen_the_model(nights: Nights) -> None:
-    with pytest.raises(KilledError), at(is_step("run manifest"), after=False, action=kill):
-        nights.embed()
-    expire(nights.collection.storage)
-    nights.embed(model=None)
-    assert [len(night) for night in nights.embedded] == [10, 0]
-    assert_rows_match_files(nights)
-
-
-def test_embed_without_a_model_stays_with_the_live_indexs_model(nights: Nights, other_model: str) -> None:
-    """Also after a rollback from another model, because a collection has one model."""
-    nights.embed()
     nights.night(other_model)
     rollback(nights.collection)
     nights.embed(model=None)
-    assert nights.embedded[2:] == [[]]
+    assert [len(night) for night in nights.embedded] == [10, 0, 10, 0]
     assert_rows_match_files(nights)
     assert Searcher.open(nights.collection).model.dim == 64
 

@@ -153,7 +153,7 @@ def small_and_fast() -> Iterator[None]:
         yield
 
 
-QUICK = range(4)
+QUICK = range(2)
 SLOW = pytest.param(range(HISTORIES, 2 * HISTORIES), marks=pytest.mark.slow)
 LONG = [
     pytest.param(range(first, first + HISTORIES), marks=pytest.mark.long)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jobs.errors import SourceError
@@ -41,59 +41,67 @@ def listed(folder: Path, texts: Sequence[str]) -> list[Any]:
     return list(list_images(str(put(folder / "list.csv", csv_of(v=texts))))["v"].to_pylist())
 
 
-@pytest.mark.parametrize(
-    "texts",
-    [
-        ["0012345678905", "4006381333931"],  # EAN
-        ["01067", "80331"],  # German postcodes
-        ["00000", "1"], ["1e5", "2e5"], ["1E5", "7"], ["12e34567", "1"], ["1.10", "1.9"],  # versions
-        ["1.10", "NA"], ["3.0", "3"], ["2.50", "10.00"], ["+4930123456", "+4989987654"], ["+5", "6"],
-        ["0x1F", "0x20"], ["0b101", "0o17"], ["12345678901234567890", "12345678901234567891"],
-        ["9223372036854775808", "1"], ["-9223372036854775809", "1"], ["9007199254740993", "0.5"],
-        ["0.1234567890123456789", "0.5"], ["-00", "1"], [".5", "1.5"], ["5.", "1.5"], [" 5", "6"], ["5\t", "6"],
-        ["5\n", "6"], ["1,5", "2,5"], ["1.000,50", "2"], ["1_000", "2"], ["1 000", "2"], ["٣", "4"],
-        ["\uff11\uff12", "4"],  # full width
-        ["\u22125", "4"],  # a typographic minus
-        ["½", "1"], ["inf", "1"], ["-Infinity", "1"], ["1e999", "1"], ["978-3-16-148410-0", "1"], ["2-8", "3-9"],
-        ["1/2", "3"], ["50%", "60%"], ["$5", "$6"], ["true", "False"], ["TRUE", "1"], ["yes", "no"], ["T", "F"],
-        ["2024-1-2", "2024-01-03"], ["2024-02-30", "2024-01-03"], ["20240102", "02"], ["0000-00-00", "2024-01-03"],
-        ["0001-01-01", "2024-01-03"], ["01/02/2024", "03/02/2024"], ["2024-01-02", "2024-01-02 10:00:00"],
-        ["2024-01-02T10:00:00", "2024-01-02 10:00:00"], ["2024-01-02T10:00:00Z", "2024-01-02T10:00:00"],
-        ["2024-01-02T10:00:00.5", "2024-01-02T10:00:00.50"],
-        ["2024-01-02T10:00:00+02:00", "2024-01-02T10:00:00+00:00"],
-        ["2024-01-02T10:00:00.123456789", "2024-01-02T10:00:00.123456780"],
-        ["2024-01-02T25:00:00", "2024-01-02T10:00:00"], ["10:30", "16:09"], ["NA", "DE"],  # Namibia
-        ["NA", "NA"], ["NA", ""], ["NA", "null", "5"], ["None", "nan", "Null"], ["5", "", "NA"], ["1.5", "x"],
-    ],
-)  # fmt: skip
-def test_codes_keep_their_text(tmp_path: Path, texts: list[str]) -> None:
-    assert listed(tmp_path, texts) == texts
+CODES = [
+    ["0012345678905", "4006381333931"],  # EAN
+    ["01067", "80331"],  # German postcodes
+    ["00000", "1"], ["1e5", "2e5"], ["1E5", "7"], ["12e34567", "1"], ["1.10", "1.9"],  # versions
+    ["1.10", "NA"], ["3.0", "3"], ["2.50", "10.00"], ["+4930123456", "+4989987654"], ["+5", "6"],
+    ["0x1F", "0x20"], ["0b101", "0o17"], ["12345678901234567890", "12345678901234567891"],
+    ["9223372036854775808", "1"], ["-9223372036854775809", "1"], ["9007199254740993", "0.5"],
+    ["0.1234567890123456789", "0.5"], ["-00", "1"], [".5", "1.5"], ["5.", "1.5"], [" 5", "6"], ["5\t", "6"],
+    ["5\n", "6"], ["1,5", "2,5"], ["1.000,50", "2"], ["1_000", "2"], ["1 000", "2"], ["٣", "4"],
+    ["\uff11\uff12", "4"],  # full width
+    ["\u22125", "4"],  # a typographic minus
+    ["½", "1"], ["inf", "1"], ["-Infinity", "1"], ["1e999", "1"], ["978-3-16-148410-0", "1"], ["2-8", "3-9"],
+    ["1/2", "3"], ["50%", "60%"], ["$5", "$6"], ["true", "False"], ["TRUE", "1"], ["yes", "no"], ["T", "F"],
+    ["2024-1-2", "2024-01-03"], ["2024-02-30", "2024-01-03"], ["20240102", "02"], ["0000-00-00", "2024-01-03"],
+    ["0001-01-01", "2024-01-03"], ["01/02/2024", "03/02/2024"], ["2024-01-02", "2024-01-02 10:00:00"],
+    ["2024-01-02T10:00:00", "2024-01-02 10:00:00"], ["2024-01-02T10:00:00Z", "2024-01-02T10:00:00"],
+    ["2024-01-02T10:00:00.5", "2024-01-02T10:00:00.50"],
+    ["2024-01-02T10:00:00+02:00", "2024-01-02T10:00:00+00:00"],
+    ["2024-01-02T10:00:00.123456789", "2024-01-02T10:00:00.123456780"],
+    ["2024-01-02T25:00:00", "2024-01-02T10:00:00"], ["10:30", "16:09"], ["NA", "DE"],  # Namibia
+    ["NA", "NA"], ["NA", ""], ["NA", "null", "5"], ["None", "nan", "Null"], ["5", "", "NA"], ["1.5", "x"],
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("texts", "values"),
-    [
-        (["1", "-2", "0"], [1, -2, 0]),
-        (["9223372036854775807", "-9223372036854775808"], [2**63 - 1, -(2**63)]),
-        (["4", "4.5", "5"], [4.0, 4.5, 5.0]),  # as Excel writes ratings
-        (["4.0", "4.5", "5.0"], [4.0, 4.5, 5.0]),  # as pandas does
-        (["1e-07", "0.25", "2.5e+20"], [1e-07, 0.25, 2.5e20]),
-        (["0.1", "-0.30000000000000004"], [0.1, -0.30000000000000004]),
-        (["5", "", "6"], [5, None, 6]),
-        (["5.5", "NA", "6.5"], [5.5, None, 6.5]),  # as R writes
-        (["N/A", "6"], [None, 6]),
-        (["true", "false", ""], [True, False, None]),
-        (["True", "False"], [True, False]),
-        (["TRUE", "TRUE"], [True, True]),
-        (["2024-01-02", "2024-02-29", ""], [dt.date(2024, 1, 2), dt.date(2024, 2, 29), None]),
-        (["2024-01-02 10:20:30"], [dt.datetime(2024, 1, 2, 10, 20, 30)]),
-        (["2024-01-02T10:20"], [dt.datetime(2024, 1, 2, 10, 20)]),
-        (["2024-01-02T10:20:30.125Z"], [dt.datetime(2024, 1, 2, 10, 20, 30, 125000, UTC)]),
-        (["", ""], [None, None]),
-    ],
-)  # fmt: skip
-def test_columns_that_can_be_written_back_get_a_type(tmp_path: Path, texts: list[str], values: list[Any]) -> None:
-    assert typed(listed(tmp_path, texts)) == typed(values)
+def test_codes_keep_their_text(tmp_path: Path) -> None:
+    for count in (2, 3):
+        columns = {f"v{number}": texts for number, texts in enumerate(CODES) if len(texts) == count}
+        assert metadata(list_images(str(put(tmp_path / "list.csv", csv_of(**columns))))) == columns
+    assert {*map(len, CODES)} == {2, 3}
+
+
+TYPED: list[tuple[list[str], list[Any]]] = [
+    (["1", "-2", "0"], [1, -2, 0]),
+    (["9223372036854775807", "-9223372036854775808"], [2**63 - 1, -(2**63)]),
+    (["4", "4.5", "5"], [4.0, 4.5, 5.0]),  # as Excel writes ratings
+    (["4.0", "4.5", "5.0"], [4.0, 4.5, 5.0]),  # as pandas does
+    (["1e-07", "0.25", "2.5e+20"], [1e-07, 0.25, 2.5e20]),
+    (["0.1", "-0.30000000000000004"], [0.1, -0.30000000000000004]),
+    (["5", "", "6"], [5, None, 6]),
+    (["5.5", "NA", "6.5"], [5.5, None, 6.5]),  # as R writes
+    (["N/A", "6"], [None, 6]),
+    (["true", "false", ""], [True, False, None]),
+    (["True", "False"], [True, False]),
+    (["TRUE", "TRUE"], [True, True]),
+    (["2024-01-02", "2024-02-29", ""], [dt.date(2024, 1, 2), dt.date(2024, 2, 29), None]),
+    (["2024-01-02 10:20:30"], [dt.datetime(2024, 1, 2, 10, 20, 30)]),
+    (["2024-01-02T10:20"], [dt.datetime(2024, 1, 2, 10, 20)]),
+    (["2024-01-02T10:20:30.125Z"], [dt.datetime(2024, 1, 2, 10, 20, 30, 125000, UTC)]),
+    (["", ""], [None, None]),
+]  # fmt: skip
+
+
+def test_columns_that_can_be_written_back_get_a_type(tmp_path: Path) -> None:
+    for count in (1, 2, 3):
+        columns = {f"v{number}": each for number, each in enumerate(TYPED) if len(each[0]) == count}
+        data = csv_of(**{name: texts for name, (texts, _) in columns.items()})
+        found = metadata(list_images(str(put(tmp_path / "list.csv", data))))
+        assert {name: typed(values) for name, values in found.items()} == {
+            name: typed(values) for name, (_, values) in columns.items()
+        }
+    assert {len(texts) for texts, _ in TYPED} == {1, 2, 3}
 
 
 def _written(value: Any, like: str) -> set[str]:
@@ -125,6 +133,7 @@ CELLS = st.one_of(
 )
 
 
+@settings(max_examples=settings().max_examples // 2)
 @given(st.one_of(*(st.lists(cells, min_size=1, max_size=4) for cells in (CELLS, DIGITS, st.floats().map(repr), CELLS))))
 def test_whatever_a_csv_says_can_be_written_back(texts: list[str]) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -135,6 +144,7 @@ def test_whatever_a_csv_says_can_be_written_back(texts: list[str]) -> None:
     assert len({type(value) for value in values} - {type(None)}) <= 1
 
 
+@settings(max_examples=settings().max_examples // 2)
 @given(st.lists(st.one_of(st.integers(), st.integers(10**19, 10**21), st.integers(2**53, 2**64)), min_size=1))
 def test_integers_of_json_keep_their_digits(numbers: list[int]) -> None:
     lines = [json.dumps({"uri": "a.jpg", "id": each, "n": each, "deep": {"n": [each, 0.5]}}) for each in numbers]
@@ -146,29 +156,31 @@ def test_integers_of_json_keep_their_digits(numbers: list[int]) -> None:
     assert [json.loads(str(text))["n"][0] for text in listing["deep"].to_pylist()] == list(map(int, digits))
 
 
-@pytest.mark.parametrize(
-    ("values", "expected"),
-    [
-        ("[12345678901234567890, 12345678901234567891]", ["12345678901234567890", "12345678901234567891"]),
-        ("[9007199254740993, 0.5]", ["9007199254740993", "0.5"]),
-        ("[1.10, 2.5]", [1.1, 2.5]),  # JSON says that these are numbers
-        ("[1.10, \"x\"]", ["1.10", "x"]),
-        ("[1e400, 1.5]", ["1e400", "1.5"]),
-        ('["007", "8"]', ["007", "8"]),
-        ('["5", "6"]', ["5", "6"]),  # and that these are not
-        ('["true", "false"]', ["true", "false"]),
-        ('["2024-01-02", "2024-01-03"]', [dt.date(2024, 1, 2), dt.date(2024, 1, 3)]),
-        ('["2024-01-02", "soon"]', ["2024-01-02", "soon"]),
-        ('["2024-01-02T10:00:00+02:00", "2024-01-02"]', ["2024-01-02T10:00:00+02:00", "2024-01-02"]),
-        ('[{"day": "2024-01-02"}, {"day": "2024-01-03"}]', ['{"day": "2024-01-02"}', '{"day": "2024-01-03"}']),
-        ("[[12345678901234567890], [1]]", [["12345678901234567890"], ["1"]]),
-    ],
-)  # fmt: skip
-def test_values_of_json(tmp_path: Path, values: str, expected: list[Any]) -> None:
+OF_JSON: list[tuple[str, list[Any]]] = [
+    ("[12345678901234567890, 12345678901234567891]", ["12345678901234567890", "12345678901234567891"]),
+    ("[9007199254740993, 0.5]", ["9007199254740993", "0.5"]),
+    ("[1.10, 2.5]", [1.1, 2.5]),  # JSON says that these are numbers
+    ("[1.10, \"x\"]", ["1.10", "x"]),
+    ("[1e400, 1.5]", ["1e400", "1.5"]),
+    ('["007", "8"]', ["007", "8"]),
+    ('["5", "6"]', ["5", "6"]),  # and that these are not
+    ('["true", "false"]', ["true", "false"]),
+    ('["2024-01-02", "2024-01-03"]', [dt.date(2024, 1, 2), dt.date(2024, 1, 3)]),
+    ('["2024-01-02", "soon"]', ["2024-01-02", "soon"]),
+    ('["2024-01-02T10:00:00+02:00", "2024-01-02"]', ["2024-01-02T10:00:00+02:00", "2024-01-02"]),
+    ('[{"day": "2024-01-02"}, {"day": "2024-01-03"}]', ['{"day": "2024-01-02"}', '{"day": "2024-01-03"}']),
+    ("[[12345678901234567890], [1]]", [["12345678901234567890"], ["1"]]),
+]  # fmt: skip
+
+
+def test_values_of_json(tmp_path: Path) -> None:
     # Not by json.dumps, which would write 1.10 as 1.1.
-    first, second = values[1:-1].split(", ", 1)
-    put(tmp_path / "list.jsonl", f'{{"uri": "a.jpg", "v": {first}}}\n{{"uri": "b.jpg", "v": {second}}}\n'.encode())
-    assert typed(list_images(str(tmp_path / "list.jsonl"))["v"].to_pylist()) == typed(expected)
+    pairs = [values[1:-1].split(", ", 1) for values, _ in OF_JSON]
+    lines = [", ".join(f'"v{number}": {pair[row]}' for number, pair in enumerate(pairs)) for row in (0, 1)]
+    put(tmp_path / "list.jsonl", f'{{"uri": "a.jpg", {lines[0]}}}\n{{"uri": "b.jpg", {lines[1]}}}\n'.encode())
+    found = metadata(list_images(str(tmp_path / "list.jsonl")))
+    for number, (values, expected) in enumerate(OF_JSON):
+        assert typed(found[f"v{number}"]) == typed(expected), values
 
 
 def test_a_column_has_one_type_in_all_lists_of_a_source(tmp_path: Path) -> None:

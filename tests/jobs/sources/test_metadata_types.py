@@ -239,34 +239,37 @@ def test_nights_with_other_types_keep_what_can_be_filtered(tmp_path: Path) -> No
 EXACT = pa.array([2**53 + 1])
 
 
-@pytest.mark.parametrize(
-    ("one", "other", "values"),
-    [
-        (EXACT, pa.array([1.5]), ["9007199254740993", "1.5"]),
-        (pa.array([2**53]), pa.array([1.5]), [2.0**53, 1.5]),
-        (EXACT.cast(pa.uint64()), pa.array([1.5], pa.float32()), ["9007199254740993", "1.5"]),
-        (pa.array([2**24 + 1], pa.int32()), pa.array([1.5], pa.float32()), [2.0**24 + 1, 1.5]),
-        (pa.array([2**64 - 1], pa.uint64()), pa.array([-1]), [decimal.Decimal(2**64 - 1), decimal.Decimal(-1)]),
-        (pa.array([7], pa.uint32()), pa.array([-1]), [7, -1]),
-        (pa.array([[2**53 + 1]]), pa.array([[1.5]]), [["9007199254740993"], ["1.5"]]),
-        (pa.array([[1]]), pa.array([1.5]), [[1.0], [1.5]]),
-        (pa.array([decimal.Decimal("1.10")]), pa.array([10**18]), [decimal.Decimal("1.10"), decimal.Decimal(10**18)]),
-        (pa.array([dt.datetime(1000, 1, 1)], pa.timestamp("s")), pa.array([NOON], pa.timestamp("ns")),
-         ["1000-01-01 00:00:00.000", "2024-05-06 12:08:09.123456000"]),
-        (pa.array([None], pa.string()), pa.array([7]), [None, 7]),
-        (pa.array([True]), pa.array([None], pa.string()), [True, None]),
-        (pa.array([None], pa.string()), pa.array([["x"]]), [None, ["x"]]),
-        (pa.array([None], pa.string()), pa.nulls(1), [None, None]),
-        (pa.array(["007"]), pa.array([7]), ["007", "7"]),
-        (pa.array([{"deep": 1}]), pa.array(["text"]), ['{"deep": 1}', '"text"']),
-    ],
-)  # fmt: skip
+PAIRS: list[tuple[Any, Any, list[Any]]] = [
+    (EXACT, pa.array([1.5]), ["9007199254740993", "1.5"]),
+    (pa.array([2**53]), pa.array([1.5]), [2.0**53, 1.5]),
+    (EXACT.cast(pa.uint64()), pa.array([1.5], pa.float32()), ["9007199254740993", "1.5"]),
+    (pa.array([2**24 + 1], pa.int32()), pa.array([1.5], pa.float32()), [2.0**24 + 1, 1.5]),
+    (pa.array([2**64 - 1], pa.uint64()), pa.array([-1]), [decimal.Decimal(2**64 - 1), decimal.Decimal(-1)]),
+    (pa.array([7], pa.uint32()), pa.array([-1]), [7, -1]),
+    (pa.array([[2**53 + 1]]), pa.array([[1.5]]), [["9007199254740993"], ["1.5"]]),
+    (pa.array([[1]]), pa.array([1.5]), [[1.0], [1.5]]),
+    (pa.array([decimal.Decimal("1.10")]), pa.array([10**18]), [decimal.Decimal("1.10"), decimal.Decimal(10**18)]),
+    (pa.array([dt.datetime(1000, 1, 1)], pa.timestamp("s")), pa.array([NOON], pa.timestamp("ns")),
+     ["1000-01-01 00:00:00.000", "2024-05-06 12:08:09.123456000"]),
+    (pa.array([None], pa.string()), pa.array([7]), [None, 7]),
+    (pa.array([True]), pa.array([None], pa.string()), [True, None]),
+    (pa.array([None], pa.string()), pa.array([["x"]]), [None, ["x"]]),
+    (pa.array([None], pa.string()), pa.nulls(1), [None, None]),
+    (pa.array(["007"]), pa.array([7]), ["007", "7"]),
+    (pa.array([{"deep": 1}]), pa.array(["text"]), ['{"deep": 1}', '"text"']),
+]  # fmt: skip
+"""A column in two lists, and its values in the listing."""
+
+
 @pytest.mark.usefixtures("small_parts")
-def test_lists_of_other_types_keep_their_values(tmp_path: Path, one: Any, other: Any, values: list[Any]) -> None:
-    for name, column in (("a", one), ("b", other)):
-        pq.write_table(pa.table({"uri": [f"{name}.jpg"], "v": column}), tmp_path / f"{name}.parquet")
-    found = list_images(str(tmp_path))["v"].to_pylist()
-    assert [(type(value), value) for value in found] == [(type(value), value) for value in values]
+def test_lists_of_other_types_keep_their_values(tmp_path: Path) -> None:
+    for number, name in enumerate("ab"):
+        columns = {f"v{each}": pair[number] for each, pair in enumerate(PAIRS)}
+        pq.write_table(pa.table({"uri": [f"{name}.jpg"], **columns}), tmp_path / f"{name}.parquet")
+    listing = list_images(str(tmp_path))
+    for each, (*_, values) in enumerate(PAIRS):
+        found = listing[f"v{each}"].to_pylist()
+        assert [(type(value), value) for value in found] == [(type(value), value) for value in values]
 
 
 @pytest.mark.usefixtures("small_parts")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jobs.errors import SourceError
@@ -46,6 +46,7 @@ IDS = st.sampled_from(
 )
 
 
+@settings(max_examples=settings().max_examples // 2)
 @given(st.lists(st.lists(st.tuples(NAMES, IDS), min_size=1, max_size=8), min_size=1, max_size=3), st.booleans())
 def test_no_row_vanishes(tmp_path_factory: pytest.TempPathFactory, lists: list[list[Any]], with_ids: bool) -> None:
     folder, number = tmp_path_factory.mktemp("lists"), itertools.count()

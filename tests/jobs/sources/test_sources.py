@@ -496,13 +496,13 @@ def test_a_prefix_of_a_bucket(store: Bucket, tmp_path: Path) -> None:
             list_images(missing)
 
 
-@pytest.mark.parametrize("beside", [(), ("a.jpg", "11.csv.jpg")], ids=["lists", "lists beside pictures"])
+@pytest.mark.parametrize("beside", [(), ("a.jpg", "5.csv.jpg")], ids=["lists", "lists beside pictures"])
 def test_tars_and_lists_of_a_bucket_are_listed_as_those_of_a_folder(
     store: Bucket, tmp_path: Path, beside: Sequence[str]
 ) -> None:
     folder = write_files(tmp_path / "pics", beside)
     folder.mkdir(exist_ok=True)
-    for n in range(20):
+    for n in range(10):
         write_tar(folder / f"{n:02}.tar", {f"{each}.jpg": b"x" * n for each in range(n)})
         put(folder / f"{n:02}.csv", f"uri,id,of\n{n}.csv.jpg,{n},é{n}\n".encode("cp1252"))
         put(folder / f"{n:02}.parquet", parquet(image=[b"\xff\xd8\xff"] * n, mask=[b"x"] * n))
@@ -547,7 +547,8 @@ def test_a_bucket_is_listed_whole_in_order_and_with_etags(
     monkeypatch.setattr("index.storage.list_objects._PAGE", page)
     if by == "by folders":  # as on Azure, for which there is no server here
         monkeypatch.setattr("index.storage.list_objects.AzureStore", S3Store)
-    names = [f"{n % folders:02}/{n % 5}/{n:03}.jpg" if folders else f"{n:03}.jpg" for n in range(90)]
+    count = 90 if folders == 80 else 45
+    names = [f"{n % folders:02}/{n % 5}/{n:03}.jpg" if folders else f"{n:03}.jpg" for n in range(count)]
     for name in names:
         store.put(f"pics/{name}", name.encode())
     store.put("pics/", b"")  # some tools create such an object for a folder

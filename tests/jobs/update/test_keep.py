@@ -105,6 +105,14 @@ def test_images_are_left_out_as_early_as_possible(
     assert (report.embedded, report.filtered, report.rejected) == (len(kept), len(filtered), broken)
     assert report.counts.filtered == len(unread)
     assert len(kept) + len(filtered) + broken == len(PICTURES)
+
+
+def test_a_second_night_reads_nothing_again(nights: Nights) -> None:
+    small = hashlib.sha256(PICTURES["small.png"]).hexdigest()
+    either = {"$or": [{"brightness": {"$gt": 0.9}}, {"format": "png"}]}
+    keep = {"$and": [{"$not": {"content_hash": small}}, either, {**VARIED, **WIDE, "size": {"$gt": 9}}]}
+    night(nights, keep)
+    assert embedded(nights) == {"noise"}
     runs = nights.collection.runs()
     again = night(nights, keep)
     assert (again.counts.unchanged, again.filtered, nights.embedded[-1]) == (5, 0, [])

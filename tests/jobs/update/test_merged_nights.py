@@ -97,9 +97,12 @@ def assert_complete(nights: Nights) -> None:
     assert nights.collection.runs() == runs
 
 
-@pytest.mark.parametrize("after", [pytest.param(False, marks=pytest.mark.slow), True])
-@pytest.mark.parametrize("step", ["facts", "runs", "commit"])
+@pytest.mark.parametrize(
+    ("step", "after"),
+    [pytest.param("facts", False, marks=pytest.mark.slow), ("facts", True), ("runs", True), ("commit", True)],
+)
 def test_a_night_that_is_killed_while_it_merges(nights: Nights, step: str, after: bool) -> None:
+    """After a step is before the next one."""
     with (
         at(lambda path: re.fullmatch(STEPS[step], path) is not None, after=after, action=kill),
         pytest.raises(KilledError),

@@ -28,7 +28,7 @@ def nights(tmp_path: Path) -> Nights:
     noon = with_exif("JPEG", "2024:05:31 12:00:00", "Nokia", "7", PLACE)
     pictures = {"noon.jpg": noon, "plain.jpg": with_exif("JPEG", colour="blue")}
     Collection.create_or_open(str(tmp_path / "collection"))
-    return Nights(put_pictures(tmp_path / "pictures", pictures), str(tmp_path / "collection"))
+    return Nights(put_pictures(tmp_path / "pictures", pictures), str(tmp_path / "collection"), index=False)
 
 
 def exif(nights: Nights) -> dict[str, list[Any]]:
@@ -39,7 +39,7 @@ def exif(nights: Nights) -> dict[str, list[Any]]:
 def test_coordinates_are_stored_only_on_request_and_the_request_is_remembered(nights: Nights) -> None:
     nights.night(DEMO)
     assert not {*NAMES} & {*nights.collection.live_rows().column_names}
-    report = nights.night(DEMO, exif=True)
+    report = nights.night(DEMO, exif=True, index=True)
     assert (report.embedded, exif(nights)) == (2, {"noon.jpg": NOON, "plain.jpg": [None] * 4})
     searcher = Searcher.open(nights.collection)
     (found,) = searcher.search([searcher.vector("plain.jpg")], 10, filter={"exif_latitude": {"$gt": 50}})
@@ -64,19 +64,19 @@ def test_a_part_that_cannot_be_read_is_refused_each_time(nights: Nights) -> None
     part = nights.pictures / "part.tar"
     part.write_bytes(b"no tar")
     moved = part.with_suffix(".moved")
-    assert nights.night(DEMO, exif=True, index=False, max_reject_rate=1).counts.refused == 1
+    assert nights.night(DEMO, exif=True, max_reject_rate=1).counts.refused == 1
     part.rename(moved)
-    assert nights.night(DEMO, index=False, max_missing=1).counts.deleted == 1
+    assert nights.night(DEMO, max_missing=1).counts.deleted == 1
     moved.rename(part)
-    counts = nights.night(DEMO, index=False, max_reject_rate=1).counts
+    counts = nights.night(DEMO, max_reject_rate=1).counts
     assert (counts.new, counts.refused, counts.reused) == (1, 1, 0)
-    assert nights.night(DEMO, index=False, max_reject_rate=1).counts.unchanged == 3
+    assert nights.night(DEMO, max_reject_rate=1).counts.unchanged == 3
 
 
 def test_a_raised_limit_accepts_what_was_rejected_before(tmp_path: Path) -> None:
     pictures = {"large.png": encode(quarters(100, 80), "png"), "small.png": encode(Image.new("RGB", (40, 40)), "png")}
     Collection.create_or_open(str(tmp_path / "collection"))
-    nights = Nights(put_pictures(tmp_path / "pictures", pictures), str(tmp_path / "collection"))
+    nights = Nights(put_pictures(tmp_path / "pictures", pictures), str(tmp_path / "collection"), index=False)
     report = nights.night(DEMO, max_pixels=7_999, max_reject_rate=1)
     assert (report.embedded, report.rejected, report.failed) == (1, 0, 1)
     [reject] = list_rejects(nights.collection)
@@ -93,7 +93,7 @@ def test_a_large_plan_with_little_on_it_is_accepted_with_a_raised_limit(tmp_path
     plan = encode(Image.new("1", (8_000, 6_000)), "png")  # so few bytes that it may be made to fill memory
     Collection.create_or_open(str(tmp_path / "collection"))
     pictures = {"plan.png": plan, "small.png": encode(Image.new("RGB", (40, 40)), "png")}
-    nights = Nights(put_pictures(tmp_path / "pictures", pictures), str(tmp_path / "collection"))
+    nights = Nights(put_pictures(tmp_path / "pictures", pictures), str(tmp_path / "collection"), index=False)
     assert nights.night(DEMO, max_reject_rate=1).failed == 1
     [reject] = list_rejects(nights.collection)
     assert reject["error_reason"] == "decompression_bomb"

@@ -24,7 +24,16 @@ from tests.support.collections.hand_made import add_run, add_version, rows
 from tests.support.collections.rejects_and_checks import list_rejects
 from tests.support.collections.storage_steps import STEPS, KilledError, at, expire, is_step, kill
 from tests.support.nights.quiet_night import make_job
-from tests.support.nights.reembed_nights import DEMO, Nights, assert_rows_match_files, bmp, bmps, vector_of
+from tests.support.nights.reembed_nights import (
+    DEMO,
+    Nights,
+    assert_rows_match_files,
+    bmp,
+    bmps,
+    copy_nights,
+    save_nights,
+    vector_of,
+)
 from tests.support.pictures.sample_images import put_pictures
 
 LENIENT = 0.5
@@ -35,25 +44,24 @@ class CrashedError(Exception):
 
 
 @pytest.fixture(scope="module")
-def places(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder in which `saved` has ten pictures and a collection of them, whose rows name them below `now`."""
-    folder = tmp_path_factory.mktemp("nights")
-    put_pictures(folder / "now" / "pictures" / "a", bmps(*range(10)))
-    Nights(folder / "now" / "pictures", str(folder / "now" / "collection")).night(DEMO)
-    (folder / "now").rename(folder / "saved")
-    return folder
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_nights(
+        tmp_path_factory.mktemp("nights"), {f"a/{name}": data for name, data in bmps(*range(10)).items()}
+    )
 
 
 @pytest.fixture
-def tmp_path(places: Path) -> Path:
-    shutil.rmtree(places / "now", ignore_errors=True)
-    return Path(shutil.copytree(places / "saved", places / "now", symlinks=True))
-
-
-@pytest.fixture
-def nights(tmp_path: Path) -> Nights:
+def nights(saved: Path) -> Nights:
     """Ten pictures, embedded and indexed."""
-    return Nights(tmp_path / "pictures", str(tmp_path / "collection"), embedded=[[f"a/{n}.bmp" for n in range(10)]])
+    nights = copy_nights(saved)
+    nights.embedded.append([f"a/{n}.bmp" for n in range(10)])
+    return nights
+
+
+@pytest.fixture
+def tmp_path(nights: Nights) -> Path:
+    """Beside the pictures, for lists of them."""
+    return nights.pictures.parent
 
 
 def later(path: Path) -> None:
@@ -91,6 +99,7 @@ def test_a_night_reads_the_models_weights_once(nights: Nights, monkeypatch: pyte
 
 
 def test_moved_copied_and_touched_files_need_no_model(nights: Nights) -> None:
+    nights.index = False
     folder = nights.pictures / "a"
     shutil.move(folder / "0.bmp", nights.pictures / "moved.bmp")
     shutil.copy(folder / "1.bmp", nights.pictures / "copied.bmp")
@@ -105,6 +114,7 @@ def test_moved_copied_and_touched_files_need_no_model(nights: Nights) -> None:
 
 
 def test_copies_that_are_lost_have_not_moved(nights: Nights) -> None:
+    nights.index = False
     folder = nights.pictures / "a"
     for copy in range(4):
         shutil.copy(folder / "0.bmp", folder / f"copy {copy}.bmp")
@@ -122,6 +132,7 @@ def test_copies_that_are_lost_have_not_moved(nights: Nights) -> None:
 
 
 def test_changed_bytes_of_the_same_size_and_time_are_found_by_reading_them(nights: Nights) -> None:
+    nights.index = False
     path = nights.pictures / "a" / "3.bmp"
     status = path.stat()
     path.write_bytes(bmp(30))
@@ -134,6 +145,7 @@ def test_changed_bytes_of_the_same_size_and_time_are_found_by_reading_them(night
 
 @pytest.mark.parametrize("dry_run", [True, False])
 def test_more_missing_than_allowed_stops_the_night(nights: Nights, dry_run: bool) -> None:
+    nights.index = False
     for seed in range(3):
         (nights.pictures / "a" / f"{seed}.bmp").unlink()
     with pytest.raises(TooManyMissingError, match=r"3 of the 10 images .* \(30.0%, over the 20% .*--max-missing 0.31"):
@@ -173,6 +185,7 @@ def test_the_last_images_of_a_collection_are_not_deleted(nights: Nights, tmp_pat
 def test_rows_of_another_source_are_replaced_within_limits(
     nights: Nights, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    nights.index = False
     other = tmp_path / "other"
     put_pictures(other / "a", {f"{seed}.bmp": bmp(20 + seed) for seed in range(3)})
     before = nights.collection.live_rows().to_pylist()
@@ -195,6 +208,7 @@ def test_rows_of_another_source_are_replaced_within_limits(
 
 @pytest.mark.parametrize("spelling", ["file://{}", "{}/a/..", "{}/"])
 def test_a_source_is_recognised_in_any_spelling(nights: Nights, spelling: str) -> None:
+    nights.index = False
     (nights.pictures / "a" / "1.bmp").unlink()
     assert nights.night(source=spelling.format(nights.pictures)).counts.deleted == 1
     for seed in range(2, 8):
@@ -224,6 +238,7 @@ def test_a_dry_run_creates_no_collection(nights: Nights, tmp_path: Path) -> None
 
 
 def test_a_broken_file_is_not_fetched_again_until_it_changes(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
+    nights.index = False
     broken = nights.pictures / "broken.png"
     broken.write_bytes(b"no picture")
     report = nights.night(max_reject_rate=LENIENT)
@@ -267,7 +282,7 @@ def test_a_list_whose_pictures_were_unreachable_is_embedded_later(nights: Nights
     listed = tmp_path / "list.csv"
     listed.write_text("".join(["uri\n", *(f"pictures/a/{seed}.bmp\n" for seed in range(10))]))
     nights.pictures.rename(tmp_path / "unmounted")
-    nights = Nights(listed, str(tmp_path / "listed"))
+    nights = Nights(listed, str(tmp_path / "listed"), index=False)
     with pytest.raises(TooManyRejectsError, match="10 of 10 images were rejected"):
         nights.night(DEMO)
     (tmp_path / "unmounted").rename(tmp_path / "pictures")
@@ -311,7 +326,7 @@ def test_new_labels_need_no_model(nights: Nights, tmp_path: Path, monkeypatch: p
 def test_a_crashed_run_gets_labels_that_changed_since(nights: Nights, tmp_path: Path) -> None:
     listed = tmp_path / "list.csv"
     listed.write_text("uri,label\npictures/a/0.bmp,cat\npictures/a/1.bmp,dog\n")
-    nights = Nights(listed, str(tmp_path / "listed"))
+    nights = Nights(listed, str(tmp_path / "listed"), index=False)
     with pytest.raises(KilledError), at(is_step("run manifest"), after=False, action=kill):
         nights.night(DEMO)
     expire(nights.collection.storage)

@@ -33,7 +33,7 @@ def tiles_of(collection: Collection) -> dict[str, object]:
 
 
 def test_a_picture_is_decoded_once_and_its_tiles_are_its_crops(nights: Nights) -> None:
-    nights.night(DEMO, tiles="2x2", max_reject_rate=0.2)
+    nights.night(DEMO, tiles="2x2", max_reject_rate=0.2, index=False)
     assert sorted(nights.embedded[-1]) == [*(f"{number}.png" for number in range(6)), "broken.jpg"]
     rows = nights.collection.live_rows(["image_id", "embedding", "tiles"]).to_pylist()
     model = load_once(DEMO)
@@ -48,7 +48,7 @@ def test_a_picture_is_decoded_once_and_its_tiles_are_its_crops(nights: Nights) -
 
 
 def test_the_collection_remembers_its_tiles(nights: Nights) -> None:
-    nights.night(DEMO, tiles="2x2", max_reject_rate=0.2)
+    nights.night(DEMO, tiles="2x2", max_reject_rate=0.2, index=False)
     before = tiles_of(nights.collection)
     (nights.pictures / "0.png").rename(nights.pictures / "moved.png")
     (nights.pictures / "1.png").unlink()

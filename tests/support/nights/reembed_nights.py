@@ -3,6 +3,8 @@
 from __future__ import annotations  # pyarrow's types are generic only in its stubs
 
 import hashlib
+import os
+import shutil
 from collections.abc import Callable, Generator, Iterator
 from collections.abc import Collection as Names
 from contextlib import contextmanager
@@ -33,7 +35,7 @@ from jobs.spec import JobSpec, Resources
 from jobs.update import Update
 from jobs.values import DEMO_MODEL
 from likeness.cli import app
-from tests.support.pictures.sample_images import encode
+from tests.support.pictures.sample_images import encode, put_pictures
 
 DEMO = str(DEMO_MODEL)
 BROKEN = b"no picture"
@@ -49,13 +51,14 @@ load_once = cache(ClipEmbedder.load)
 @dataclass
 class Nights:
     """A folder of pictures and its collection. `embedded` has the ids that the model embedded, night by night. `clock`
-    tells jobs the time.
+    tells jobs the time; `index`, whether to build one.
     """
 
     pictures: Path
     location: str
     embedded: list[list[str]] = field(default_factory=list)
     block: int = 4
+    index: bool = True
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
 
     @property
@@ -70,10 +73,12 @@ class Nights:
         source: Path | str | None = None,
         console: Console | None = None,
         dry_run: bool = False,
-        index: bool = True,
+        index: bool | None = None,
         **fields: Any,
     ) -> Report:
-        """Run one job. `before_block` is called before each block but the first, and may raise."""
+        """Run one job, which builds an index unless `index`, or that of all nights, is false. `before_block` is called
+        before each block but the first, and may raise.
+        """
         spec = JobSpec(
             source=str(source or self.pictures),
             collection=self.location,
@@ -82,6 +87,7 @@ class Nights:
             **fields,
         )
         console = console or Console(quiet=True)
+        index = self.index if index is None else index
         update = Update(spec=spec, console=console, dry_run=dry_run, index=index, clock=self.clock)
         with self._without_ray(before_block):
             return update.run()
@@ -123,6 +129,23 @@ def bmp(seed: int) -> bytes:
     """A small picture, different for each seed; all files have the same size."""
     pixels = np.random.default_rng(seed).integers(0, 256, (8, 8, 3), np.uint8)
     return encode(Image.fromarray(pixels), "bmp")
+
+
+def save_nights(folder: Path, pictures: dict[str, bytes]) -> Path:
+    """Pictures of an old date and a collection of them, for `copy_nights`; returns the folder."""
+    nights = Nights(put_pictures(folder / "now" / "pictures", pictures), str(folder / "now" / "collection"))
+    for name in pictures:
+        os.utime(nights.pictures / name, (1e9, 1e9))
+    nights.night(DEMO)
+    (folder / "now").rename(folder / "saved")
+    return folder
+
+
+def copy_nights(folder: Path) -> Nights:
+    """A copy of what is saved, in place of the last one: rows have the addresses of their pictures."""
+    shutil.rmtree(folder / "now", ignore_errors=True)
+    shutil.copytree(folder / "saved", folder / "now", symlinks=True)
+    return Nights(folder / "now" / "pictures", str(folder / "now" / "collection"))
 
 
 def query_form(number: int) -> dict[str, Any]:
