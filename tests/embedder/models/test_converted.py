@@ -180,7 +180,7 @@ def test_a_conversion_is_not_disturbed_by_files_named_like_modules(
     monkeypatch.chdir(tmp_path / "here")
     monkeypatch.syspath_prepend(tmp_path / "script")
     monkeypatch.setenv(CACHE_DIR, str(tmp_path / "cache"))
-    with pytest.raises(ModelError, match="OpenVINO: imported openvino$"):
+    with pytest.raises(ModelError, match=r"OpenVINO: imported openvino$"):
         conversion_folder(Checkpoint.find(str(copied)), "fp32")
 
 
