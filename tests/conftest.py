@@ -91,7 +91,6 @@ def faster() -> Iterator[None]:
         gc.freeze()
         gc.enable()
         yield
-        gc.unfreeze()
 
 
 @pytest.fixture(scope="session")

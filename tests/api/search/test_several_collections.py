@@ -144,15 +144,6 @@ def test_several_collections_answer_as_one(clients: list[TestClient], body: dict
             assert match == same | {"picture": prefix + same["picture"]}
 
 
-def test_each_match_names_its_collection(clients: list[TestClient]) -> None:
-    several = clients[1]
-    found = [match for page in pages_of(several, SEVERAL, 500, collections=ABC) for match in page["matches"]]
-    for name in ABC:
-        own = ids(*pages_of(several, f"/collections/{name}/search", 500))
-        assert sorted(match["image_id"] for match in found if match["collection"] == name) == own
-    assert len(found) == COUNT
-
-
 def test_percentiles_are_those_of_all_images(clients: list[TestClient]) -> None:
     body: dict[str, Any] = {"image": base64.b64encode(png((9, 99, 200))).decode(), "k": 1_000}
     whole, several = search(clients[0], **body), search(clients[1], SEVERAL, **body, collections=ABC)
