@@ -70,7 +70,7 @@ def faster() -> Iterator[None]:
     """Nobody waits for the disk, as nothing here has to survive a power cut. A converted model is compiled once, and
     httpx reads its certificates once. What was imported stays: later collections of garbage need not look at it.
     """
-    from httpx._transports import default as httpx_transports
+    from httpx import create_ssl_context
 
     from embedder.models import converted
 
@@ -87,7 +87,7 @@ def faster() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda _: None)
         patch.setattr(converted, "load_graph", load_graph)
-        patch.setattr(httpx_transports, "create_ssl_context", cache(httpx_transports.create_ssl_context))
+        patch.setattr("httpx._transports.default.create_ssl_context", cache(create_ssl_context))
         gc.freeze()
         gc.enable()
         yield

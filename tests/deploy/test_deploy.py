@@ -17,7 +17,7 @@ import jsonschema
 import pytest
 import ray.autoscaler
 import yaml
-from check_jsonschema.builtin_schemas import get_builtin_schema
+from check_jsonschema.builtin_schemas import get_builtin_schema  # type: ignore[import-untyped]
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from ray.autoscaler._private.util import prepare_config, validate_config
