@@ -173,6 +173,7 @@ def test_a_conversion_is_not_disturbed_by_files_named_like_modules(
         conversion_folder(Checkpoint.find(str(copied)), "fp32")
 
 
+@pytest.mark.filterwarnings("ignore")  # torch warns of itself
 def test_a_checkpoint_is_converted(copied: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """In this process, which has loaded torch; those of other tests may be in the cache since an earlier run."""
 
