@@ -4,9 +4,10 @@ import gc
 import logging
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 settings.register_profile("quick", max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 settings.register_profile("long", settings.get_profile("quick"), max_examples=300)
 settings.load_profile("quick")
+gc.disable()  # until `faster`: hardly anything becomes garbage while tests are collected
+sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]  # Ray's jsonschema compiles its grammars for 2 seconds
 os.environ.setdefault("RAY_AUTH_MODE", "disabled")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("RAY_worker_niceness", "0")  # not 15, at which Ray's workers would be slow next to other tests
@@ -64,9 +67,11 @@ def _uses_ray(item: pytest.Item | None) -> bool:
 
 @pytest.fixture(scope="session", autouse=True)
 def faster() -> Iterator[None]:
-    """Nobody waits for the disk, as nothing here has to survive a power cut. A converted model is compiled once. What
-    was imported stays: later collections of garbage need not look at it.
+    """Nobody waits for the disk, as nothing here has to survive a power cut. A converted model is compiled once, and
+    httpx reads its certificates once. What was imported stays: later collections of garbage need not look at it.
     """
+    from httpx import create_ssl_context
+
     from embedder.models import converted
 
     compile_graph = converted.load_graph
@@ -82,9 +87,10 @@ def faster() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda _: None)
         patch.setattr(converted, "load_graph", load_graph)
+        patch.setattr("httpx._transports.default.create_ssl_context", cache(create_ssl_context))
         gc.freeze()
+        gc.enable()
         yield
-        gc.unfreeze()
 
 
 @pytest.fixture(scope="session")

@@ -26,16 +26,20 @@ def reuse_decoders() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def searcher(tmp_path_factory: pytest.TempPathFactory) -> Searcher:
-    """A searcher of the plain pictures, with the fake model; shared, so no test may change the collection."""
-    return make_collection(tmp_path_factory.mktemp("plain"), PLAIN, FakeEmbedder())
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A collection of the plain pictures, with the fake model; shared, so no test may change it."""
+    make_collection(folder := tmp_path_factory.mktemp("plain"), PLAIN, FakeEmbedder())
+    return folder
 
 
-@pytest.fixture
-def collection(tmp_path: Path) -> Collection:
-    """A collection of the plain pictures, with the fake model, for this test alone."""
-    make_collection(tmp_path / "collection", PLAIN, FakeEmbedder())
-    return Collection.open(str(tmp_path / "collection"))
+@pytest.fixture(scope="session")
+def searcher(plain: Path) -> Searcher:
+    return Searcher.open(Collection.open(str(plain)))
+
+
+@pytest.fixture(scope="module")
+def template(plain: Path) -> Path:
+    return plain
 
 
 @pytest.fixture

@@ -13,9 +13,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 import ray.autoscaler
 import yaml
+from check_jsonschema.builtin_schemas import get_builtin_schema  # type: ignore[import-untyped]
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from ray.autoscaler._private.util import prepare_config, validate_config
@@ -41,18 +43,8 @@ AWS: dict[str, Any] = yaml.safe_load((DEPLOY / "ray-cluster" / "aws.yaml").read_
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
-@pytest.fixture
-def job(tmp_path: Path) -> Path:
-    return make_job(tmp_path)
-
-
 def schedule(name: str) -> str:
     return (DEPLOY / "schedule" / name).read_text()
-
-
-def outcomes(job: Path) -> list[tuple[str, int | None]]:
-    runs = last_entries(Collection.open(str(job.parent / "collection")), 10)
-    return [(run.outcome, run.counts.get("unchanged")) for run in runs]
 
 
 def shell(command: str, job: Path, **variables: str) -> "subprocess.CompletedProcess[str]":
@@ -148,7 +140,8 @@ def test_the_job_and_the_server_of_compose() -> None:
 # Schedules
 
 
-def test_the_crontab(job: Path) -> None:
+def test_the_crontab(tmp_path: Path) -> None:
+    job = make_job(tmp_path)
     lines = re.findall(r"(?m)^[^#\n].*$", schedule("crontab"))
     assert {line.split("=", 1)[0] for line in lines[:-1]} == {"LIKENESS", "JOB", "LOG"}
     *times, command = lines[-1].split(maxsplit=5)
@@ -158,7 +151,8 @@ def test_the_crontab(job: Path) -> None:
     done = shell(command, job, LIKENESS=str(LIKENESS), JOB=str(job), LOG=str(log))
     assert (done.returncode, done.stdout, done.stderr) == (0, "", ""), log.read_text()
     assert "index 000001 stays live" in log.read_text()
-    assert outcomes(job) == [("succeeded", 3)]
+    [run] = last_entries(Collection.open(str(job.parent / "collection")), 10)
+    assert (run.outcome, run.counts["unchanged"]) == ("succeeded", 3)
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
@@ -176,23 +170,24 @@ def test_systemd_accepts_its_units(tmp_path: Path) -> None:
     assert re.findall(r"(?m)^KillMode=(.*)$", schedule("likeness-reembed.service")) == ["mixed"]
 
 
-def test_submitting_to_ray(job: Path, tmp_path: Path) -> None:
-    """With a fake `ray` that runs the submitted command."""
-    script = DEPLOY / "schedule" / "ray-job-submit.sh"
+def test_submitting_to_ray(tmp_path: Path) -> None:
+    """With a fake `ray` that prints its arguments."""
+    script, job = DEPLOY / "schedule" / "ray-job-submit.sh", tmp_path / "job.yaml"
     assert os.access(script, os.X_OK)
     assert shell(str(script), job).stderr.rstrip().endswith("set it to the address of the dashboard: http://head:8265")
-    fake = programs(tmp_path / "bin", ray='echo "$@"\nwhile [ "$1" != -- ]; do shift; done\nshift\nexec "$@"')
-    path = f"{fake}:{BIN}:/usr/bin:/bin"
-    done = shell(str(script), job, PATH=path, RAY_ADDRESS="http://head:8265", JOB=str(job))
+    fake = programs(tmp_path / "bin", ray='echo "$@"')
+    done = shell(str(script), job, PATH=f"{fake}:/usr/bin:/bin", RAY_ADDRESS="http://head:8265", JOB=str(job))
     assert done.returncode == 0, done.stderr
-    arguments = done.stdout.splitlines()[0]
+    [arguments] = done.stdout.splitlines()
     submitted = r"job submit --address http://head:8265 --submission-id likeness-reembed-\d{4}-\d\d-\d\d "
     assert re.match(submitted, arguments), arguments
-    used = set(re.findall(r"--[a-z-]+", arguments.partition(" -- ")[0]))
+    options, _, entrypoint = arguments.partition(" -- ")
+    check(entrypoint.split())
+    assert entrypoint == f"likeness reembed --spec {job}"
+    used = set(re.findall(r"--[a-z-]+", options))
     assert used <= {name for parameter in submit.params for name in parameter.opts}
     # With resources the entrypoint could run on any node, but JOB is a path on the head.
     assert not {option for option in used if option.startswith("--entrypoint")}
-    assert outcomes(job) == [("succeeded", 3)]
 
 
 # Docker compose
@@ -208,9 +203,7 @@ def mounts(service: dict[str, Any]) -> dict[str, str]:
 
 
 def test_the_compose_file_fits_its_specification_and_names_what_exists() -> None:
-    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", str(COMPOSE_FILE)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout
+    jsonschema.validate(COMPOSE, get_builtin_schema("vendor.compose-spec"))
     for name, service in SERVICES.items():
         for source in mounts(service).values():
             # The user provides the folder of pictures.

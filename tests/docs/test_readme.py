@@ -85,7 +85,7 @@ def test_targets_and_modules_exist() -> None:
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """URL of a server of a small demo collection, in the current folder as after `make demo`."""
     folder, port = tmp_path_factory.mktemp("clone"), free_port()
-    collection = make_demo_collection(folder / DEMO, count=240)
+    collection = make_demo_collection(folder / DEMO, count=120)
     settings = ServeSettings(collection=collection.location, port=port, allowed_hosts=frozenset({f"127.0.0.1:{port}"}))
     before = Path.cwd()
     os.chdir(folder)
@@ -122,10 +122,10 @@ def test_rows_become_a_data_frame(demo: str) -> None:
     (block,) = (block for page, block in PYTHON if page.name == "python.md" and ".to_pandas().dropna(" in block)
     scope: dict[str, Any] = {}
     exec(block, scope)
-    assert len(scope["rows"]) == 238  # the other two are broken on purpose
+    assert len(scope["rows"]) == 119  # the other one is broken on purpose
     assert list(scope["rows"].columns) == ["image_id", "label", "embedding"]
     vectors = scope["vectors"]
-    assert (vectors.shape, vectors.dtype) == ((238, 64), np.float32)
+    assert (vectors.shape, vectors.dtype) == ((119, 64), np.float32)
     assert np.linalg.norm(vectors, axis=1) == pytest.approx(1, abs=1e-5)
 
 

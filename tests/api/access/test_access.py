@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
+from fastapi import FastAPI
 
 from api.access.keys import KeyRing, KeyScope, add_key
 from api.errors import ListenError
@@ -16,8 +17,7 @@ from api.http.middleware.rate_limit import RateLimit
 from api.local import running
 from api.search.service import SearchService
 from api.settings import Access, ServeSettings
-from tests.support.collections.small_collection import PLAIN, followed_service, make_collection
-from tests.support.fake_embedder import FakeEmbedder
+from tests.support.collections.small_collection import PLAIN, followed_service
 from tests.support.servers.clients import on_this_machine, refusal, search_star
 
 
@@ -43,13 +43,17 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Keys:
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> SearchService:
+def service(plain: Path) -> SearchService:
     """A warmed-up service that has its pictures."""
-    location = tmp_path_factory.mktemp("guarded") / "collection"
-    make_collection(location, PLAIN, FakeEmbedder())
-    service = followed_service(location, pictures={f"memory:{name}": data for name, data in PLAIN.items()})
+    service = followed_service(plain, pictures={f"memory:{name}": data for name, data in PLAIN.items()})
     service.live.warm_up()
     return service
+
+
+@pytest.fixture(scope="module")
+def app(service: SearchService) -> FastAPI:
+    """Without keys and limits."""
+    return create_app(service)
 
 
 # Keys
@@ -125,9 +129,9 @@ def test_accepted_and_refused_ways_to_send_a_key(service: SearchService, keys: K
     ],
 )
 def test_without_keys_admin_is_for_this_machine(
-    service: SearchService, address: str, headers: dict[str, str], status: int
+    app: FastAPI, address: str, headers: dict[str, str], status: int
 ) -> None:
-    client = on_this_machine(create_app(service), client=(address, 1))
+    client = on_this_machine(app, client=(address, 1))
     response = client.post("/index/promote", json={"version": "000001"}, headers=headers)
     assert response.status_code == status
     if status == 403:

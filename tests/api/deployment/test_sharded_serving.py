@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import shutil
 import threading
 from collections.abc import Iterator
 from functools import partial
@@ -42,6 +43,10 @@ GIB = 2**30
 @pytest.fixture(scope="module")
 def collection(tmp_path_factory: pytest.TempPathFactory) -> Collection:
     return make_sharded(tmp_path_factory.mktemp("sharded") / "collection")
+
+
+def copied(collection: Collection, folder: Path) -> Collection:
+    return Collection.open(str(shutil.copytree(collection.location, folder)))
 
 
 def vector(seed: int = 4) -> list[float]:
@@ -275,9 +280,11 @@ def test_a_replica_that_dies_while_it_opens_a_version_does_not_fail_the_swap(
     assert [handle.opened for handle in handles] == [["000002"]] * 4
 
 
-def test_a_version_of_another_collection_with_the_same_number_is_not_searched(tmp_path: Path, clock: Clock) -> None:
+def test_a_version_of_another_collection_with_the_same_number_is_not_searched(
+    collection: Collection, tmp_path: Path, clock: Clock
+) -> None:
     """A searcher that is restarted finds another collection in this place."""
-    collection = make_sharded(tmp_path / "collection")
+    collection = copied(collection, tmp_path / "collection")
     handles = handles_of(collection, 2, clock)
     searcher = open_sharded(handles, 5.0, collection)
     (tmp_path / "collection").rename(tmp_path / "before")
@@ -289,10 +296,12 @@ def test_a_version_of_another_collection_with_the_same_number_is_not_searched(tm
         searcher.search(query, 10)
 
 
-def test_a_version_with_a_damaged_shard_is_replaced_by_the_last_good_one(tmp_path: Path, clock: Clock) -> None:
-    collection = make_sharded(tmp_path)
+def test_a_version_with_a_damaged_shard_is_replaced_by_the_last_good_one(
+    collection: Collection, tmp_path: Path, clock: Clock
+) -> None:
+    collection = copied(collection, tmp_path / "collection")
     newest = collection.read_version("000002").segments[-1].name
-    path = tmp_path / "index/segments" / newest / "vectors.faiss"
+    path = tmp_path / "collection/index/segments" / newest / "vectors.faiss"
     path.write_bytes(path.read_bytes()[:-1] + b"?")
     settings, handles = ServeSettings(collection=collection.location), handles_of(collection, 2, clock)
     opened = partial(open_sharded, handles, 5.0)
@@ -327,7 +336,7 @@ def test_searchers_of_another_collection_or_number_of_shards_have_another_name(
     """With the same name, Serve would replace them one by one while callers search both."""
     settings = ServeSettings(collection=collection.location, shards=3)
     more = settings.model_copy(update={"shards": 4})
-    other = settings.model_copy(update={"collection": make_sharded(tmp_path).location})
+    other = settings.model_copy(update={"collection": copied(collection, tmp_path / "other").location})
     names = {shard_application(each, 0, 0)._bound_deployment.name for each in (settings, more, other)}
     assert len(names) == 3
     another_cpu = settings.model_copy(update={"num_cpus": 2, "searchers": Replicas.parse("2")})

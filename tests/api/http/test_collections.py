@@ -67,33 +67,40 @@ def client(unchanged: Path) -> Iterator[TestClient]:
         yield client
 
 
+@pytest.fixture(scope="module")
+def shared(unchanged: Path) -> Iterator[TestClient]:
+    """For tests that do not mind which collections are open."""
+    with on_this_machine(create_app(served(unchanged))) as client:
+        yield client
+
+
 def search(client: TestClient, prefix: str, colour: tuple[int, int, int], **more: Any) -> Any:
     files = {"image": ("query", png(colour))}
     return client.post(f"{prefix}/search", files=files, data={"k": "1", **more})
 
 
-def test_each_collection_answers_below_its_name_and_the_first_one_without_a_prefix(client: TestClient) -> None:
+def test_each_collection_answers_below_its_name_and_the_first_one_without_a_prefix(shared: TestClient) -> None:
     for name in ("", "art", "birds", "dogs"):
         prefix, name = f"/collections/{name}" if name else "", name or "art"
-        found = search(client, prefix, own_colour(name, 0)).json()
+        found = search(shared, prefix, own_colour(name, 0)).json()
         assert [match["metadata"]["collection"] for match in found["matches"]] == [name]
         assert found["matches"][0]["score"] == pytest.approx(1.0, abs=1e-5)
         # Ids are the same everywhere, pictures are not.
-        assert client.get(prefix + found["matches"][0]["picture"]).content == picture_of(name, 0)
-        assert client.get(f"{prefix}/image?id=0.png").json()["metadata"] == {"collection": name}
-        assert client.get(f"{prefix}/index").json()["ntotal"] == 3
-        assert client.get(f"{prefix}/index/versions").json()["versions"][0]["serving"] is True
-        assert client.get(f"{prefix}/readyz").json()["status"] == "ready"
+        assert shared.get(prefix + found["matches"][0]["picture"]).content == picture_of(name, 0)
+        assert shared.get(f"{prefix}/image?id=0.png").json()["metadata"] == {"collection": name}
+        assert shared.get(f"{prefix}/index").json()["ntotal"] == 3
+        assert shared.get(f"{prefix}/index/versions").json()["versions"][0]["serving"] is True
+        assert shared.get(f"{prefix}/readyz").json()["status"] == "ready"
 
 
-def test_the_page_and_the_documentation_are_below_each_name(client: TestClient) -> None:
-    page = client.get("/collections/birds/")
-    assert page.content == client.get("/").content
-    assert client.get("/collections/birds/web/main.js").status_code == 200
-    assert client.get("/collections/birds/docs").status_code == 200
-    assert client.get("/collections/birds/openapi.json").json()["servers"] == [{"url": "/collections/birds"}]
-    assert "servers" not in client.get("/openapi.json").json()
-    redirect = client.get("/collections/birds?text=star", follow_redirects=False)
+def test_the_page_and_the_documentation_are_below_each_name(shared: TestClient) -> None:
+    page = shared.get("/collections/birds/")
+    assert page.content == shared.get("/").content
+    assert shared.get("/collections/birds/web/main.js").status_code == 200
+    assert shared.get("/collections/birds/docs").status_code == 200
+    assert shared.get("/collections/birds/openapi.json").json()["servers"] == [{"url": "/collections/birds"}]
+    assert "servers" not in shared.get("/openapi.json").json()
+    redirect = shared.get("/collections/birds?text=star", follow_redirects=False)
     assert redirect.headers["location"] == "./birds/?text=star"
 
 
@@ -172,8 +179,8 @@ def test_collections_are_listed_without_opening_them(client: TestClient, unchang
         ("/collections/art/nothing", 404, "not-found"),
     ],
 )
-def test_unknown_collections_and_paths(client: TestClient, path: str, status: int, problem: str) -> None:
-    assert refusal(client.get(path)) == (status, problem)
+def test_unknown_collections_and_paths(shared: TestClient, path: str, status: int, problem: str) -> None:
+    assert refusal(shared.get(path)) == (status, problem)
 
 
 def test_the_reason_of_a_failure_hides_locations(unchanged: Path) -> None:
@@ -191,51 +198,51 @@ def merged(client: TestClient, **body: Any) -> Any:
     return client.post("/search/collections", json=body)
 
 
-def test_a_search_of_several_collections_merges_by_score(client: TestClient) -> None:
+def test_a_search_of_several_collections_merges_by_score(shared: TestClient) -> None:
     alone = [
         (match["score"], name)
         for name in ("art", "birds")
-        for match in client.post(f"/collections/{name}/search", json={"text": "star", "k": 3, "words": "off"}).json()[
+        for match in shared.post(f"/collections/{name}/search", json={"text": "star", "k": 3, "words": "off"}).json()[
             "matches"
         ]
     ]
-    answer = merged(client, collections=["art", "birds"], text="star", k=6).json()
+    answer = merged(shared, collections=["art", "birds"], text="star", k=6).json()
     assert [(match["score"], match["collection"]) for match in answer["matches"]] == sorted(alone, reverse=True)
-    page = merged(client, collections=["art", "birds"], text="star", k=2, offset=3).json()
+    page = merged(shared, collections=["art", "birds"], text="star", k=2, offset=3).json()
     assert page["matches"] == answer["matches"][3:5]
     assert answer["searched"] == {"rows": 6, "of": 6}
     assert answer["indexes"].keys() == {"art", "birds"}
     best = answer["matches"][0]
-    assert client.get(best["picture"]).content == picture_of(best["collection"], int(best["image_id"][0]))
+    assert shared.get(best["picture"]).content == picture_of(best["collection"], int(best["image_id"][0]))
 
 
-def test_collections_with_different_models_are_merged_by_rank(client: TestClient) -> None:
+def test_collections_with_different_models_are_merged_by_rank(shared: TestClient) -> None:
     picture = b64encode(png(own_colour("art", 0))).decode()
     names = ["art", "birds", "dogs"]
-    alone = {name: search(client, f"/collections/{name}", own_colour("art", 0), k="3").json() for name in names}
-    answer = merged(client, collections=names, image=picture, k=9).json()
+    alone = {name: search(shared, f"/collections/{name}", own_colour("art", 0), k="3").json() for name in names}
+    answer = merged(shared, collections=names, image=picture, k=9).json()
     by_name: dict[str, list[Any]] = {name: [] for name in names}
     for place, match in enumerate(answer["matches"]):
         by_name[match["collection"]].append(match["score"])
         assert len(by_name[match["collection"]]) == 1 + place // 3  # the best of each, then the second of each, …
     assert by_name == {name: [match["score"] for match in alone[name]["matches"]] for name in names}
     assert answer["model"] is None
-    assert merged(client, collections=["art", "birds"], image=picture).json()["model"] is not None
-    first = merged(client, collections=names, image=picture, k=4).json()
-    rest = merged(client, collections=names, image=picture, k=5, cursor=first["cursor"]).json()
+    assert merged(shared, collections=["art", "birds"], image=picture).json()["model"] is not None
+    first = merged(shared, collections=names, image=picture, k=4).json()
+    rest = merged(shared, collections=names, image=picture, k=5, cursor=first["cursor"]).json()
     assert [*first["matches"], *rest["matches"]] == answer["matches"]
-    by_column = merged(client, collections=names, image=picture, k=9, sort="image_id").json()["matches"]
+    by_column = merged(shared, collections=names, image=picture, k=9, sort="image_id").json()["matches"]
     ids = [match["image_id"] for match in by_column]
     assert ids == sorted(ids)
 
 
-def test_matches_are_the_same_as_in_a_search_of_one_collection(client: TestClient) -> None:
+def test_matches_are_the_same_as_in_a_search_of_one_collection(shared: TestClient) -> None:
     """Also their percentiles, which depend on the query's kind, even though one model embeds for all collections."""
     picture = b64encode(png(own_colour("art", 0))).decode()
     for body in ({"image": picture}, {"image": picture, "min_percentile": 50}, {"queries": [{"image": picture}] * 2}):
-        alone = client.post("/search", json=body).json()["matches"]
+        alone = shared.post("/search", json=body).json()["matches"]
         assert alone[0]["percentile"] is not None
-        found = merged(client, collections=["art"], **body).json()["matches"]
+        found = merged(shared, collections=["art"], **body).json()["matches"]
         assert found == [
             match | {"collection": "art", "picture": f"/collections/art{match['picture']}"} for match in alone
         ]
@@ -262,8 +269,8 @@ def test_matches_are_the_same_as_in_a_search_of_one_collection(client: TestClien
         (["art"], 422, "expected an object"),
     ],
 )
-def test_a_search_of_several_collections_refuses(client: TestClient, body: Any, status: int, detail: str) -> None:
-    answer = client.post("/search/collections", json=body)
+def test_a_search_of_several_collections_refuses(shared: TestClient, body: Any, status: int, detail: str) -> None:
+    answer = shared.post("/search/collections", json=body)
     assert answer.status_code == status
     assert detail in answer.json()["detail"]
 

@@ -79,24 +79,32 @@ def answers_of(client: TestClient) -> list[Any]:
     ]
 
 
-def test_no_answer_reveals_locations(service: SearchService, secret: Path) -> None:
-    hidden = on_this_machine(create_app(service, limits=RequestLimits(show_locations=False)))
+@pytest.fixture(scope="module")
+def hidden(service: SearchService) -> TestClient:
+    return on_this_machine(create_app(service, limits=RequestLimits(show_locations=False)))
+
+
+@pytest.fixture(scope="module")
+def shown(service: SearchService) -> TestClient:
+    return on_this_machine(create_app(service))
+
+
+def test_no_answer_reveals_locations(hidden: TestClient, shown: TestClient, secret: Path) -> None:
     for answer in answers_of(hidden):
         for word in ("secret", "of ours", "of%20ours", "memory:"):
             assert word not in answer.text, (answer.request.url, answer.text)
-    shown = "".join(answer.text for answer in answers_of(on_this_machine(create_app(service))))
+    text = "".join(answer.text for answer in answers_of(shown))
     for word in (f"{secret}/models/clip", f"{secret}/models/clip (vit) knows pictures", '"uri":"memory:d.png"'):
-        assert word in shown
+        assert word in text
 
 
-def test_redacted_messages_still_say_what_is_wrong(service: SearchService) -> None:
-    client = on_this_machine(create_app(service, limits=RequestLimits(show_locations=False)))
-    assert client.get("/index").json()["model"]["id"] == "clip"
-    assert 'likeness_index_info{model="clip",version="000002"} 1.0' in client.get("/metrics").text
-    assert client.get("/image?id=d.png").json()["uri"] is None
-    damage = client.get("/index/versions").json()["versions"][0]["damage"]
+def test_redacted_messages_still_say_what_is_wrong(hidden: TestClient) -> None:
+    assert hidden.get("/index").json()["model"]["id"] == "clip"
+    assert 'likeness_index_info{model="clip",version="000002"} 1.0' in hidden.get("/metrics").text
+    assert hidden.get("/image?id=d.png").json()["uri"] is None
+    damage = hidden.get("/index/versions").json()["versions"][0]["damage"]
     assert damage.startswith("index/000001/manifest.json is damaged")
-    refused = client.post("/search", json={"text": "a star", "words": "off"}).json()
+    refused = hidden.post("/search", json={"text": "a star", "words": "off"}).json()
     assert refused["detail"] == "clip (vit) knows pictures only: search by a picture"
 
 
@@ -121,18 +129,17 @@ def test_a_version_of_another_release_does_not_reveal_the_collection(secret: Pat
         {"$not": {"$or": [{"uri": {"$exists": True}}]}},
     ],
 )
-def test_a_filter_cannot_reveal_locations(service: SearchService, expression: dict[str, Any]) -> None:
+def test_a_filter_cannot_reveal_locations(hidden: TestClient, shown: TestClient, expression: dict[str, Any]) -> None:
     search = {"id": "d.png", "filter": expression}
-    client = TestClient(create_app(service, limits=RequestLimits(show_locations=False)))
-    refused = client.post("/search", json=search)
+    refused = hidden.post("/search", json=search)
     assert refused.json()["errors"] == [
         {"field": "filter", "expected": "columns that `GET /index` names", "got": '"uri"'}
     ]
-    unknown = client.post("/search", json={"id": "d.png", "filter": {"colour": 1}})
+    unknown = hidden.post("/search", json={"id": "d.png", "filter": {"colour": 1}})
     assert unknown.json()["detail"] == 'filter: expected columns that `GET /index` names, got "colour"'
-    assert "uri" not in client.get("/index").json()["columns"]
-    assert client.post("/search", json={"id": "d.png", "filter": {"label": "uri"}}).status_code == 200
-    assert TestClient(create_app(service)).post("/search", json=search).status_code == 200
+    assert "uri" not in hidden.get("/index").json()["columns"]
+    assert hidden.post("/search", json={"id": "d.png", "filter": {"label": "uri"}}).status_code == 200
+    assert shown.post("/search", json=search).status_code == 200
 
 
 def test_the_client_accepts_answers_without_locations(service: SearchService) -> None:

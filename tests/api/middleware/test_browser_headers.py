@@ -1,7 +1,5 @@
 """Headers for browsers on every answer, and which other sites may send requests."""
 
-from pathlib import Path
-
 import pytest
 from fastapi.testclient import TestClient
 
@@ -13,17 +11,15 @@ from tests.support.collections.small_collection import PLAIN, fake_service
 from tests.support.servers.clients import on_this_machine, refusal, search_star
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def client(searcher: Searcher) -> TestClient:
     return on_this_machine(create_app(fake_service(searcher, pictures={"memory:red.png": PLAIN["red.png"]})))
 
 
-@pytest.fixture
-def keyed(searcher: Searcher, tmp_path: Path) -> TestClient:
-    add_key(tmp_path / "keys.json", "alice", KeyScope.search)
-    settings = ServeSettings(
-        collection="c", keys_file=str(tmp_path / "keys.json"), cors_origins=frozenset({"https://ours.example"})
-    )
+@pytest.fixture(scope="module")
+def keyed(searcher: Searcher, tmp_path_factory: pytest.TempPathFactory) -> TestClient:
+    add_key(keys := tmp_path_factory.mktemp("keys") / "keys.json", "alice", KeyScope.search)
+    settings = ServeSettings(collection="c", keys_file=str(keys), cors_origins=frozenset({"https://ours.example"}))
     return on_this_machine(create_app(fake_service(searcher), access=settings.access()))
 
 

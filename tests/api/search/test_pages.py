@@ -34,14 +34,27 @@ def add(location: Path, first: int, count: int, seed: int = 0) -> None:
     add_version(Collection.create_or_open(str(location)), table, model=model_record(FakeEmbedder().identity))
 
 
-@pytest.fixture
-def service(tmp_path: Path) -> SearchService:
-    add(tmp_path / "c", 0, COUNT)
-    return followed_service(tmp_path / "c")
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    add(folder := tmp_path_factory.mktemp("pages"), 0, COUNT)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def client(template: Path) -> Iterator[TestClient]:
+    """Of a collection that tests must not change."""
+    with TestClient(create_app(followed_service(template))) as client:
+        yield client
 
 
 @pytest.fixture
-def client(service: SearchService) -> Iterator[TestClient]:
+def service(collection: Collection) -> SearchService:
+    return followed_service(Path(collection.location))
+
+
+@pytest.fixture
+def changing(service: SearchService) -> Iterator[TestClient]:
+    """Of a collection of the test's own, in `collection`."""
     with TestClient(create_app(service)) as client:
         yield client
 
@@ -56,35 +69,36 @@ SEARCHES: tuple[dict[str, Any], ...] = (
 )
 
 
-@pytest.mark.parametrize("body", SEARCHES, ids=str)
 def test_pages_are_of_one_version_while_others_go_live(
-    service: SearchService, client: TestClient, tmp_path: Path, body: dict[str, Any]
+    service: SearchService, changing: TestClient, tmp_path: Path
 ) -> None:
-    whole = search(client, **body, k=COUNT)
-    pages = [search(client, **body, k=3)]
+    wholes = [search(changing, **body, k=COUNT) for body in SEARCHES]
+    all_pages = [[search(changing, **body, k=3)] for body in SEARCHES]
     for number in range(2):
-        add(tmp_path / "c", COUNT * (number + 1), COUNT, seed=number + 1)
+        add(tmp_path / "collection", COUNT * (number + 1), COUNT, seed=number + 1)
         service.live.refresh()
-        pages.append(search(client, **body, k=3, cursor=pages[-1]["cursor"]))
-    while pages[-1]["cursor"] is not None:
-        pages.append(search(client, **body, k=7, cursor=pages[-1]["cursor"]))
-    assert ids(*pages) == ids(whole)
-    assert {page["index"]["version"] for page in pages} == {"000001"}
-    assert {page["total"] for page in pages} == {whole["total"]}
-    assert [page["first"] for page in pages[:4]] == [1, 4, 7, 10][: len(pages)]
-    assert search(client, k=1)["index"]["version"] == "000003"
+        for body, pages in zip(SEARCHES, all_pages, strict=True):
+            pages.append(search(changing, **body, k=3, cursor=pages[-1]["cursor"]))
+    for body, whole, pages in zip(SEARCHES, wholes, all_pages, strict=True):
+        while pages[-1]["cursor"] is not None:
+            pages.append(search(changing, **body, k=7, cursor=pages[-1]["cursor"]))
+        assert ids(*pages) == ids(whole), body
+        assert {page["index"]["version"] for page in pages} == {"000001"}, body
+        assert {page["total"] for page in pages} == {whole["total"]}, body
+        assert [page["first"] for page in pages[:4]] == [1, 4, 7, 10][: len(pages)], body
+    assert search(changing, k=1)["index"]["version"] == "000003"
 
 
 def test_a_version_is_gone_ten_minutes_after_its_last_page(
-    service: SearchService, client: TestClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    service: SearchService, changing: TestClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cursor = search(client, k=3)["cursor"]
-    add(tmp_path / "c", COUNT, 1)
+    cursor = search(changing, k=3)["cursor"]
+    add(tmp_path / "collection", COUNT, 1)
     service.live.refresh()
-    assert len(search(client, k=3, cursor=cursor)["matches"]) == 3
+    assert len(search(changing, k=3, cursor=cursor)["matches"]) == 3
     monkeypatch.setattr(engine, "_PAGES_S", 0.0)
     service.live.refresh()
-    gone = client.post("/search", json={"k": 3, "cursor": cursor})
+    gone = changing.post("/search", json={"k": 3, "cursor": cursor})
     assert (gone.status_code, gone.json()["type"]) == (410, "urn:likeness:problem:version-gone")
     assert "000002 now, and the cursor is of version" in gone.json()["detail"]
 
@@ -98,15 +112,13 @@ def test_a_cursor_of_another_collection_is_refused_as_such(client: TestClient, t
     assert "index version 000001 now, and the cursor is of another index" in refused.json()["detail"]
 
 
-def test_a_newer_version_of_another_replica_is_opened(
-    service: SearchService, client: TestClient, tmp_path: Path
-) -> None:
-    add(tmp_path / "c", COUNT, 5)
-    other = followed_service(tmp_path / "c")
+def test_a_newer_version_of_another_replica_is_opened(changing: TestClient, tmp_path: Path) -> None:
+    add(tmp_path / "collection", COUNT, 5)
+    other = followed_service(tmp_path / "collection")
     with TestClient(create_app(other)) as ahead:
         page = search(ahead, k=40)
-    assert search(client, k=1)["index"]["version"] == "000001"
-    assert len(search(client, k=40, cursor=page["cursor"])["matches"]) == 25
+    assert search(changing, k=1)["index"]["version"] == "000001"
+    assert len(search(changing, k=40, cursor=page["cursor"])["matches"]) == 25
 
 
 @pytest.mark.parametrize(
@@ -139,8 +151,8 @@ def test_groups_and_facets(client: TestClient) -> None:
     assert [match["score"] for match in answer["matches"]] == [None] * 3
 
 
-def test_hidden_columns_cannot_sort_or_group(service: SearchService) -> None:
-    with TestClient(create_app(service, limits=RequestLimits(show_locations=False))) as client:
+def test_hidden_columns_cannot_sort_or_group(template: Path) -> None:
+    with TestClient(create_app(followed_service(template), limits=RequestLimits(show_locations=False))) as client:
         for option in ({"sort": "uri"}, {"sort": "-uri"}, {"group_by": "uri"}, {"facets": ["uri"]}):
             refused = client.post("/search", json=option)
             assert (refused.status_code, "columns that `GET /index` names" in refused.text) == (422, True)

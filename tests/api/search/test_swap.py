@@ -184,7 +184,7 @@ def test_no_request_fails_while_index_and_model_change(
     done = threading.Event()
 
     def keep_searching(client: TestClient) -> None:
-        while not done.is_set() and not failures:
+        while not done.wait(0.005) and not failures:
             answer = client.post("/search", files={"image": ("a.png", RED)}, data={"k": "100"}).json()
             try:
                 version, best = answer["index"]["version"], answer["matches"][0]
@@ -200,10 +200,10 @@ def test_no_request_fails_while_index_and_model_change(
         for thread in threads:
             thread.start()
         try:
-            for number in range(2, 8):
-                model = other if 4 <= number < 6 else fake
+            for number in range(2, 5):
+                model = other if number == 3 else fake
                 expected[f"{number:06d}"] = number + 2, model.identity.fingerprint
-                grow(collection, f"{number}.png", model if number >= 4 else None)
+                grow(collection, f"{number}.png", model if number >= 3 else None)
                 eventually(lambda: f"{len(expected):06d}" in seen or bool(failures), "the new version answers")
         finally:
             done.set()

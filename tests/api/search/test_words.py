@@ -55,7 +55,7 @@ def service(collection: Collection) -> SearchService:
     return fake_service(Searcher.open(collection))
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def client(service: SearchService) -> Iterator[TestClient]:
     with TestClient(create_app(service)) as client:
         yield client

@@ -17,7 +17,7 @@ from embedder.fetch.fetcher import Fetcher, FetchPolicy
 from tests.support.pictures.fetching import PICTURE, answer, failure, redirect
 from tests.support.scripted_server import Route, ScriptedServer, raw
 
-POLICY = replace(FetchPolicy.for_untrusted_urls(), max_bytes=64_000, retries=0)
+POLICY = replace(FetchPolicy.for_untrusted_urls(), max_bytes=16_000, retries=0)
 OK = b"HTTP/1.1 200 OK\r\nContent-Type: image/png\r\n"
 GZIP = OK + b"Content-Encoding: gzip\r\n\r\n"
 CHUNKED = OK + b"Transfer-Encoding: chunked\r\n\r\n"
@@ -56,7 +56,7 @@ LENGTHS = {
     "with letters": (ok(b"Content-Length: ten", endless=PAGE), "too_many_bytes"),
     "negative": (ok(b"Content-Length: -1", endless=PAGE), "too_many_bytes"),
     "of 5,000 digits": (ok(b"Content-Length: " + b"9" * 5000, endless=PAGE), "too_many_bytes"),
-    "one over": (ok(b"Content-Length: 64001", bytes(64_001)), "too_many_bytes"),
+    "one over": (ok(b"Content-Length: 16001", bytes(16_001)), "too_many_bytes"),
     "unknown coding": (ok(b"Transfer-Encoding: gzip", endless=PAGE), "too_many_bytes"),
     "and chunks": (raw(OK, b"Content-Length: 5\r\n", CHUNKED[len(OK) :], endless=b"4\r\nxxxx\r\n"), "too_many_bytes"),
 }

@@ -162,20 +162,21 @@ IDS = ("sku:1000", "sku:1002", "item", "item:2", "item:2:.5", "a/b:c.png", "http
 
 
 @pytest.mark.parametrize(
-    ("example", "image_id", "weight"),
+    ("option", "example", "image_id", "weight"),
     [
-        *((image_id, image_id, None) for image_id in IDS),
-        ("sku:1002:0.4", "sku:1002", 0.4),
-        ("item:2:1", "item:2", 1),
-        ("item:3", "item", 3),
-        ("item:2:.5:2", "item:2:.5", 2),
-        ("a/b:c.png:2", "a/b:c.png", 2),
-        ("http://host:8080/a.png:.5", "http://host:8080/a.png", 0.5),
-        ("C:7", "C", 7),
-        (":4:0.25", ":4", 0.25),
+        *(("--like", image_id, image_id, None) for image_id in IDS),
+        ("--unlike", "sku:1002", "sku:1002", None),
+        ("--unlike", "item:3", "item", 3),
+        ("--like", "sku:1002:0.4", "sku:1002", 0.4),
+        ("--like", "item:2:1", "item:2", 1),
+        ("--like", "item:3", "item", 3),
+        ("--like", "item:2:.5:2", "item:2:.5", 2),
+        ("--like", "a/b:c.png:2", "a/b:c.png", 2),
+        ("--like", "http://host:8080/a.png:.5", "http://host:8080/a.png", 0.5),
+        ("--like", "C:7", "C", 7),
+        ("--like", ":4:0.25", ":4", 0.25),
     ],
 )
-@pytest.mark.parametrize("option", ["--like", "--unlike"])
 def test_only_a_number_after_an_id_is_a_weight(
     run: Run, ids_with_colons: Path, option: str, example: str, image_id: str, weight: float | None
 ) -> None:

@@ -49,7 +49,6 @@ SERVICE: Final = (
 
 WITH: Final = "with opened() as likeness:\n    print(len(likeness.search('a red star')))\ndel likeness"
 QUICK: Final[dict[str, tuple[str, int, list[str]]]] = {
-    "forgotten": (SEARCH, 0, ["3"]),
     "exception": (SEARCH + "raise ValueError('mine')", 1, ["3"]),
     "closed and loaded again": (SEARCH + CLOSE_AND_SEARCH, 0, ["3", "3", "freed"]),
     "a service": (SERVICE, 0, []),
@@ -62,6 +61,12 @@ LONG: Final[dict[str, tuple[str, int, list[str]]]] = {
 }
 
 
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    make_collection(folder := tmp_path_factory.mktemp("plain"), PLAIN, FakeEmbedder())
+    return folder
+
+
 @pytest.mark.parametrize(
     ("program", "code", "printed"),
     [
@@ -70,10 +75,9 @@ LONG: Final[dict[str, tuple[str, int, list[str]]]] = {
     ],
 )
 def test_a_program_ends_with_its_own_code_and_leaves_no_thread(
-    tmp_path: Path, program: str, code: int, printed: list[str]
+    plain: Path, program: str, code: int, printed: list[str]
 ) -> None:
-    make_collection(tmp_path / "c", PLAIN, FakeEmbedder())
-    done = python("-c", OPEN_WITH_FAKE + program, str(tmp_path / "c"))
+    done = python("-c", OPEN_WITH_FAKE + program, str(plain))
     assert done.returncode == code, done.stderr
     before, threads, _ = done.stdout.partition("threads: ['MainThread']\n")
     assert (sorted(before.splitlines()), bool(threads)) == (printed, True)
