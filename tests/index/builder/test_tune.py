@@ -25,6 +25,11 @@ def recall_at_10(segment: Segment, vectors: npt.NDArray[np.float32]) -> float:
     return float(np.mean(hits)) / 10
 
 
+@pytest.fixture(autouse=True)
+def all_rows_are_queries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("index.builder.tune._QUERIES", ROWS)
+
+
 LONG = [pytest.param(factory, marks=pytest.mark.long) for factory in ("IVF32,PQ8x4fs", "SQ8")]
 
 

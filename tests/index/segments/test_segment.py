@@ -129,7 +129,7 @@ def test_more_width_never_lowers_a_score(built: Built, factory: str) -> None:
 
     With fewer candidates, a wider search may lose a little: compressed vectors may rank others before a better one.
     """
-    queries, ks = unit_vectors(40, seed=1, dim=DIM), (1, 10, 60) if factory.endswith("Flat") else (1, 10)
+    queries, ks = unit_vectors(20, seed=1, dim=DIM), (1, 10, 60) if factory.endswith("Flat") else (1, 10)
     segment = open_segment(*built(factory))
     segment.tune({"nprobe": 1.0})
     every = segment.eligible(np.ones(ROWS, bool))
