@@ -16,7 +16,7 @@ from index.errors import QueryError
 from index.search import Searcher
 from tests.support.collections.hand_made import add_version, rows, searcher_of, unit_vectors
 
-COUNT = 400
+COUNT = 240
 LABELS = [None if n % 17 == 0 else "only one" if n == 1 else "abc"[n % 3] for n in range(COUNT)]
 
 
@@ -27,8 +27,8 @@ def labelled(folder: Path, seed: int, settings: IndexSettings | None = None) -> 
     vectors = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
     table = rows([f"{n:03}" for n in range(COUNT)], vectors, metadata={"kind": pa.array(LABELS, pa.string())})
     collection = Collection.create_or_open(str(folder))
-    add_version(collection, table.slice(0, 300), settings=settings)
-    add_version(collection, table.slice(300), deletes=["005"], settings=settings)
+    add_version(collection, table.slice(0, 180), settings=settings)
+    add_version(collection, table.slice(180), deletes=["005"], settings=settings)
     return Searcher.open(collection)
 
 

@@ -42,11 +42,11 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_nights_leave_two_segments_and_the_promised_recall(collection: Collection) -> None:
-    first, vectors, live = build_index(collection), in_half(2_500, 0, 0), np.arange(2_500) < 2_000
+    first, vectors, live = build_index(collection), in_half(2_400, 0, 0), np.arange(2_400) < 2_000
     vectors[:2_000] = in_half(2_000, 0, 0)
     rng = np.random.default_rng(0)
     trained = set()
-    for night in range(10):
+    for night in range(8):
         new = range(2_000 + 50 * night, 2_050 + 50 * night)
         gone = rng.choice(np.flatnonzero(live), 20, replace=False)
         live[gone], live[new.start : new.stop] = False, True

@@ -116,7 +116,7 @@ requests = st.fixed_dictionaries(
         "label": st.sampled_from([None, "cat", "éclair", "none"]),
         "sort": st.one_of(SORTS, st.sampled_from(["score", "-score"])),
         "group_by": st.sampled_from([None, None, "label", "number", "taken"]),
-        "k": st.sampled_from([7, 40, 1_000]),
+        "k": st.sampled_from([12, 60, 1_000]),
     }
 )
 
