@@ -14,10 +14,9 @@ from index.collection import Collection
 from index.collection.records import IndexSettings
 from index.errors import QueryError
 from index.search import Searcher
-from jobs.demo.collection import make_demo_collection
-from tests.support.collections.hand_made import add_version, rows, unit_vectors
+from tests.support.collections.hand_made import add_version, rows, searcher_of, unit_vectors
 
-COUNT = 400
+COUNT = 240
 LABELS = [None if n % 17 == 0 else "only one" if n == 1 else "abc"[n % 3] for n in range(COUNT)]
 
 
@@ -28,8 +27,8 @@ def labelled(folder: Path, seed: int, settings: IndexSettings | None = None) -> 
     vectors = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
     table = rows([f"{n:03}" for n in range(COUNT)], vectors, metadata={"kind": pa.array(LABELS, pa.string())})
     collection = Collection.create_or_open(str(folder))
-    add_version(collection, table.slice(0, 300), settings=settings)
-    add_version(collection, table.slice(300), deletes=["005"], settings=settings)
+    add_version(collection, table.slice(0, 180), settings=settings)
+    add_version(collection, table.slice(180), deletes=["005"], settings=settings)
     return Searcher.open(collection)
 
 
@@ -115,10 +114,11 @@ def test_as_many_labels_as_images_need_no_table_of_all_pairs(tmp_path: Path) -> 
 
 
 def test_planted_wrong_labels_are_among_the_most_suspect(tmp_path: Path) -> None:
-    searcher = Searcher.open(make_demo_collection(tmp_path, count=200))
-    positions = searcher.segments.live_positions()
-    labels = labels_of(searcher, positions, "label").tolist()
-    names, rng = sorted(set(labels)), np.random.default_rng(0)
+    names, rng = "abcd", np.random.default_rng(0)
+    labels = [names[number % 4] for number in range(200)]
+    vectors = 0.3 * unit_vectors(200, seed=1) + np.eye(8)[[names.index(label) for label in labels]]
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    searcher = searcher_of(tmp_path, [f"{number:03}" for number in range(200)], vectors)
     planted = rng.choice(len(labels), len(labels) // 50, replace=False)
     for number in planted:
         labels[number] = rng.choice([name for name in names if name != labels[number]])

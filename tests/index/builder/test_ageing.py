@@ -13,7 +13,7 @@ from index.collection import Collection
 from index.collection.records import IndexSettings
 from index.search import Searcher
 from index.segments.vector_index import VectorIndex
-from tests.support.collections.hand_made import MODEL, add_run, rows, unit_vectors
+from tests.support.collections.hand_made import MODEL, add_run, add_version, rows, unit_vectors
 
 DIM = 16
 SETTINGS = IndexSettings(latency_ms=1e-6, target_recall=0.9)  # at most 256 rows are scanned exactly
@@ -32,20 +32,22 @@ def ids(start: int, stop: int) -> list[str]:
     return [f"{number:05d}" for number in range(start, stop)]
 
 
-@pytest.fixture
-def collection(tmp_path: Path) -> Collection:
-    collection = Collection.create_or_open(str(tmp_path / "collection"))
-    add_run(collection, rows(ids(0, 4_000), in_half(4_000, 0, 0)), model=MODEL_16)
-    return collection
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """2,000 rows in one segment."""
+    folder = tmp_path_factory.mktemp("template")
+    collection = Collection.create_or_open(str(folder))
+    add_version(collection, rows(ids(0, 2_000), in_half(2_000, 0, 0)), model=MODEL_16, settings=SETTINGS)
+    return folder
 
 
 def test_nights_leave_two_segments_and_the_promised_recall(collection: Collection) -> None:
-    first, vectors, live = build_index(collection, SETTINGS), in_half(5_500, 0, 0), np.arange(5_500) < 4_000
-    vectors[:4_000] = in_half(4_000, 0, 0)
+    first, vectors, live = build_index(collection), in_half(2_400, 0, 0), np.arange(2_400) < 2_000
+    vectors[:2_000] = in_half(2_000, 0, 0)
     rng = np.random.default_rng(0)
     trained = set()
-    for night in range(15):
-        new = range(4_000 + 100 * night, 4_100 + 100 * night)
+    for night in range(8):
+        new = range(2_000 + 50 * night, 2_050 + 50 * night)
         gone = rng.choice(np.flatnonzero(live), 20, replace=False)
         live[gone], live[new.start : new.stop] = False, True
         deletes = [f"{row:05d}" for row in gone]
@@ -58,7 +60,7 @@ def test_nights_leave_two_segments_and_the_promised_recall(collection: Collectio
         assert all(each.factory != "Flat" or each.ntotal <= 256 for each in manifest.segments)
         assert min(kind.recall for kind in manifest.kinds.values()) >= 0.9
         trained |= {segment.trained for segment in manifest.segments}
-    assert trained == {0, 4_000}
+    assert trained == {0, 2_000}
     assert {each.factory for each in manifest.segments} <= {first.segments[0].factory, "Flat"}
     searcher, queries = Searcher.open(collection), in_half(200, 9, 0)
     exact = np.argsort(-(queries @ vectors.T + np.where(live, 0, -2)), axis=1)[:, :10]
@@ -66,18 +68,21 @@ def test_nights_leave_two_segments_and_the_promised_recall(collection: Collectio
     assert np.mean([len(mine & {*true}) for mine, true in zip(found, exact.tolist(), strict=True)]) >= 9
 
 
-def test_newer_rows_are_scanned_while_that_costs_less_than_probing_as_many_lists(tmp_path: Path) -> None:
+def test_newer_rows_are_scanned_while_that_costs_less_than_probing_as_many_lists(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("index.builder.merge_policy.TAIL_SHARE", 8)
     collection = Collection.create_or_open(str(tmp_path))
-    add_run(collection, rows(ids(0, 28_000), in_half(28_000, 5, 0)), model=MODEL_16)
+    add_run(collection, rows(ids(0, 10_000), in_half(10_000, 5, 0)), model=MODEL_16)
     large = build_index(collection, IndexSettings(latency_ms=1e-6, factory="IVF64,Flat", target_recall=0.95))
     limit = 256 + 32 * (int(large.segments[0].parameters["nprobe"]) + 16)
-    assert 832 < limit < 28_000 // 25
+    assert 832 < limit < 10_000 // 8
     for first, last, factory in ((0, 300, "Flat"), (300, limit, "Flat"), (limit, limit + 1, "IVF64,Flat")):
-        new = ids(28_000 + first, 28_000 + last)
+        new = ids(10_000 + first, 10_000 + last)
         add_run(collection, rows(new, in_half(len(new), 7, 0)), model=MODEL_16)
         manifest = build_index(collection)
         kinds = [(segment.ntotal, segment.factory, segment.trained) for segment in manifest.segments]
-        assert kinds == [(28_000, "IVF64,Flat", 28_000), (last, factory, 0 if factory == "Flat" else 28_000)]
+        assert kinds == [(10_000, "IVF64,Flat", 10_000), (last, factory, 0 if factory == "Flat" else 10_000)]
 
 
 def test_rows_unlike_those_that_the_index_was_trained_for_are_trained_for(
@@ -85,22 +90,21 @@ def test_rows_unlike_those_that_the_index_was_trained_for_are_trained_for(
 ) -> None:
     settings = IndexSettings(latency_ms=1e-6, factory="PCA8,IVF16,SQ8", target_recall=0.6)
     build_index(collection, settings)
-    add_run(collection, rows(ids(4_000, 4_400), in_half(400, 5, 0)), model=MODEL_16)
-    assert build_index(collection).base == "000001"
-    add_run(collection, rows(ids(5_000, 6_500), in_half(1_500, 7, DIM // 2)), model=MODEL_16)
+    add_run(collection, rows(ids(2_000, 2_200), in_half(200, 5, 0)), model=MODEL_16)
+    assert build_index(collection).base == "000002"
+    add_run(collection, rows(ids(3_000, 3_750), in_half(750, 7, DIM // 2)), model=MODEL_16)
     manifest = build_index(collection)
     assert "the new rows are unlike those that the index was trained for: recall@10 0, expected 0.6" in caplog.text
-    assert (manifest.base, [segment.trained for segment in manifest.segments]) == (None, [5_900])
+    assert (manifest.base, [segment.trained for segment in manifest.segments]) == (None, [2_950])
 
 
 def test_a_version_whose_queries_cost_twice_as_much_says_so_and_is_built_anew(
     collection: Collection, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    build_index(collection, SETTINGS)
     never = Merge([], with_new=False)
     monkeypatch.setattr("index.builder.segment_change.choose_growth", lambda *_: never)
     for night in range(4):
-        new = ids(4_000 + night * 250, 4_250 + night * 250)
+        new = ids(2_000 + night * 250, 2_250 + night * 250)
         add_run(collection, rows(new, in_half(250, night + 3, 0)), model=MODEL_16)
         monkeypatch.setattr("index.builder.measure._cost", lambda segments, _: float(len(segments.parts)))
         manifest = build_index(collection)
@@ -119,15 +123,14 @@ def test_one_segment_of_newer_rows_is_no_reason_to_build_anew(
     collection: Collection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Small segments cost nearly the same whatever their size, and time is measured with some noise."""
-    build_index(collection, SETTINGS)
     monkeypatch.setattr("index.builder.measure._cost", lambda *_: 2.2)
-    add_run(collection, rows(ids(4_000, 4_010), in_half(10, 3, 0)), model=MODEL_16)
+    add_run(collection, rows(ids(2_000, 2_010), in_half(10, 3, 0)), model=MODEL_16)
     manifest = build_index(collection)
     assert (len(manifest.segments), manifest.ageing, manifest.aged) == (2, 2.2, False)
 
 
 def test_the_cost_of_a_query_is_that_of_all_segments_beside_the_largest(collection: Collection) -> None:
-    assert build_index(collection, IndexSettings(segment_rows=1_000, latency_ms=1e-6, target_recall=0.5)).cost > 1.5
+    assert build_index(collection, IndexSettings(segment_rows=500, latency_ms=1e-6, target_recall=0.5)).cost > 1.5
     manifest = build_index(collection, SETTINGS)
     assert (manifest.cost, manifest.built_cost, manifest.ageing) == (1.0, 1.0, 1.0)
 
@@ -135,14 +138,14 @@ def test_the_cost_of_a_query_is_that_of_all_segments_beside_the_largest(collecti
 def test_speed_is_measured_when_the_segments_have_changed_much(
     collection: Collection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    costs = iter([1.0, 1.1, 1.2, 1.3])
+    costs = iter([1.1, 1.2, 1.3])
     monkeypatch.setattr("index.builder.measure._cost", lambda *_: next(costs))
-    versions = [build_index(collection, SETTINGS)]
-    for start, stop in ((4_000, 4_010), (4_010, 4_015), (4_015, 4_100), (4_100, 4_300)):
+    versions = [build_index(collection)]
+    for start, stop in ((2_000, 2_010), (2_010, 2_015), (2_015, 2_075), (2_075, 2_275)):
         add_run(collection, rows(ids(start, stop), in_half(stop - start, start, 0)), model=MODEL_16)
         versions.append(build_index(collection))
     assert [[each.live for each in version.segments] for version in versions] == [
-        [4_000], [4_000, 10], [4_000, 15], [4_000, 100], [4_300]
+        [2_000], [2_000, 10], [2_000, 15], [2_000, 75], [2_275]
     ]  # fmt: skip
     assert [version.cost for version in versions] == [1.0, 1.1, 1.1, 1.2, 1.3]
     times = [(version.latency_ms, version.queries_per_second) for version in versions]
@@ -158,10 +161,10 @@ def test_images_are_searched_more_widely_if_the_rows_used_for_tuning_were_easier
         return target_recall
 
     monkeypatch.setattr("index.builder.segment.tune", too_narrow)
-    manifest = build_index(collection, SETTINGS)
+    manifest = build_index(collection, rebuild=True)
     image = manifest.kinds["image"]
     assert image.width > 1
     assert manifest.recall["10"] == image.recall >= SETTINGS.target_recall
-    add_run(collection, rows(ids(4_000, 4_100), in_half(100, 5, 0)), model=MODEL_16)
+    add_run(collection, rows(ids(2_000, 2_050), in_half(50, 5, 0)), model=MODEL_16)
     updated = build_index(collection)
     assert (updated.base, updated.kinds["image"].width) == (manifest.version, image.width)

@@ -140,6 +140,7 @@ def test_a_base_that_differs_from_its_manifest_is_built_anew(
 # Imports once, and forks for each point before any library has started a thread.
 _KILLED = """
 import os, sys
+import duckdb, pandas
 from pathlib import Path
 from index.storage import disk, storage
 from index.builder.build_index import build_index

@@ -16,9 +16,10 @@ from index.queries import KINDS, QueryKind, Source, kind_of
 from index.queries import unit_vectors as at_unit_length
 from index.search import Searcher
 from index.segments.exact import exact_neighbours
-from tests.support.collections.hand_made import add_run, rows, unit_vectors
+from index.segments.segmented_index import SegmentedIndex
+from tests.support.collections.hand_made import add_run, rows, segment_of, unit_vectors
 
-ROWS, DIM = 4_000, 32
+ROWS, DIM = 2_000, 32
 SETTINGS = IndexSettings(latency_ms=1e-6, factory="IVF64,PQ32x4fs,Refine(SQ8)", target_recall=0.95)
 MODEL = ModelRecord(id="kinds", revision=None, fingerprint="0" * 64, dim=DIM)
 
@@ -69,7 +70,7 @@ def test_a_width_stays_while_recall_is_more_than_two_standard_errors_above_the_t
     """A version that barely reaches the target with its own queries may miss it with others."""
     segments = Searcher.open(built[0]).segments
     segments.parts[0].tune({"nprobe": 1 if kind == "image" else 2, "k_factor": 16})
-    held_out = GroundTruth.sample(segments, texts=queries("text", 100)).measured(segments, kind, (10,))
+    held_out = GroundTruth.sample(segments, 400, queries("text", 100)).measured(segments, kind, (10,))
     recalls = held_out.of(kind).recalls[:, 1]
     target = recalls.mean() - errors * recalls.std() / len(recalls) ** 0.5
     settings = SETTINGS.model_copy(update={"target_recall": (target + 1) / 2 if kind == "text" else target})
@@ -111,12 +112,9 @@ def test_wider_searches_of_default_indexes_lose_no_score_on_average(tmp_path: Pa
     A single query may lose: candidates are ranked by compressed vectors, so a worse one may displace a better one.
     """
     count, factory = 2_000, ann_factory(2_000, DIM, refine=refine, spread=spread)
-    collection = Collection.create_or_open(str(tmp_path))
-    add_run(collection, rows([f"{number:04d}" for number in range(count)], clustered(count, 2)), model=MODEL)
-    build_index(collection, SETTINGS.model_copy(update={"factory": factory, "target_recall": 0.9}))
-    segments, sample = Searcher.open(collection).segments, queries("text", 300)[:100]
-    for segment in segments.parts:  # the fastest parameters differ from run to run
-        segment.tune({"nprobe": 4, "k_factor": 8, "rescore": 4 if refine else 16, "breadth": 0.5})
+    segment, sample = segment_of(tmp_path, clustered(count, 2), factory), queries("text", 300)[:100]
+    segment.tune({"nprobe": 4, "k_factor": 8, "rescore": 4 if refine else 16, "breadth": 0.5})
+    segments = SegmentedIndex([segment])
     means = [segments.search(sample, 10, width=width).scores.mean() for width in (1, 1.5, 2, 4, 8, 16, 64)]
     assert (np.diff(means) >= -1e-3).all()
     exact = exact_neighbours(sample, [(np.arange(count), clustered(count, 2))], 10).scores

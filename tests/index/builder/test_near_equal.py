@@ -10,7 +10,7 @@ from index.builder.recall import recall
 from index.collection.records import IndexSettings
 from tests.support.collections.hand_made import searcher_of
 
-ROWS, DIM, ALIKE = 10_000, 64, 300
+ROWS, DIM, ALIKE = 5_000, 64, 150
 Vectors = npt.NDArray[np.float32]
 
 

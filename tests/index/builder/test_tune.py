@@ -12,7 +12,7 @@ from index.segments.nearest import Part, nearest
 from index.segments.segment import Segment
 from tests.support.collections.hand_made import segment_of, unit_vectors
 
-ROWS, DIM = 2_000, 16
+ROWS, DIM = 1_000, 16
 
 
 def recall_at_10(segment: Segment, vectors: npt.NDArray[np.float32]) -> float:
@@ -25,6 +25,11 @@ def recall_at_10(segment: Segment, vectors: npt.NDArray[np.float32]) -> float:
     return float(np.mean(hits)) / 10
 
 
+@pytest.fixture(autouse=True)
+def all_rows_are_queries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("index.builder.tune._QUERIES", ROWS)
+
+
 LONG = [pytest.param(factory, marks=pytest.mark.long) for factory in ("IVF32,PQ8x4fs", "SQ8")]
 
 
@@ -33,7 +38,6 @@ def test_the_target_recall_is_reached(tmp_path: Path, factory: str) -> None:
     vectors = unit_vectors(ROWS, dim=DIM)
     segment = segment_of(tmp_path, vectors, factory)
     for target in (0.7, 0.95):
-        # Tuning measures every other row.
         assert tune(segment, target) == pytest.approx(recall_at_10(segment, vectors), abs=0.02)
         assert recall_at_10(segment, vectors) >= target
     parameters = segment.parameters
@@ -48,11 +52,12 @@ def test_all_lists_are_probed_if_the_target_needs_it(tmp_path: Path) -> None:
     assert segment.parameters["nprobe"] == 13
 
 
-def test_the_best_parameters_are_used_if_none_reach_the_target(tmp_path: Path) -> None:
+def test_the_best_parameters_are_used_if_none_reach_the_target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("index.segments.kinds.kind.IndexKind.depths", [[{"rescore": 2.0}, {"rescore": 4.0}]])
     vectors = unit_vectors(ROWS, dim=DIM)
     segment = segment_of(tmp_path, vectors, "PCA1,IVF8,SQ4")
     best = tune(segment, 0.999)
-    assert segment.parameters["nprobe"] == 8
+    assert (segment.parameters["nprobe"], segment.parameters["rescore"]) == (8, 4)
     assert recall_at_10(segment, vectors) == pytest.approx(best, abs=0.02)
     segment.tune({"nprobe": 1.0, "rescore": 1.0})
     assert recall_at_10(segment, vectors) < best < 0.999
@@ -70,8 +75,8 @@ def test_a_segment_of_few_rows_can_be_tuned(tmp_path: Path, count: int) -> None:
 def test_queries_amid_near_equal_rows_alone_get_a_deeper_search(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    vectors = unit_vectors(6_000, dim=DIM)
-    vectors[:240] = vectors[0] + 0.1 * unit_vectors(240, seed=1, dim=DIM)
+    vectors = unit_vectors(3_000, dim=DIM)
+    vectors[:120] = vectors[0] + 0.1 * unit_vectors(120, seed=1, dim=DIM)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     vectors = vectors[np.random.default_rng(0).permutation(len(vectors))]
     monkeypatch.setattr("index.segments.kinds.kind.IndexKind.depths", [[{"rescore": 2.0}, {"rescore": 4.0}]])

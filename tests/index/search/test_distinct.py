@@ -13,8 +13,8 @@ from index.search import Searcher
 from tests.support.collections.hand_made import MODEL, add_version, rows, searcher_of, unit_vectors
 from tests.support.collections.sharded import InProcessShards
 
-DIM, OTHERS, NOISE = 16, 1_500, 1e-3
-CROWDS = {0: 12_500, 1: 11_000, **dict.fromkeys(range(2, 12), 60)}
+DIM, OTHERS, NOISE = 16, 500, 1e-3
+CROWDS = {0: 2_500, 1: 2_200, **dict.fromkeys(range(2, 12), 60)}
 """The number of copies of some of the vectors."""
 DISTINCT = 0.999
 
@@ -61,10 +61,10 @@ def owners(searcher: Searcher, query: npt.NDArray[np.float32], k: int, **options
     return [match.image_id.partition("-")[0] for match in found]
 
 
-PAGES = [(1, 0), (10, 0), (10, 10), (50, 700), (100, 1_450), (20, 1_600)]
+PAGES = [(1, 0), (10, 0), (10, 10), (50, 200), (100, 450), (20, 600)]
 
 
-@pytest.mark.parametrize(("owner", "k", "offset"), [*((0, *page) for page in PAGES), (2, 10, 10), (1_499, 50, 700)])
+@pytest.mark.parametrize(("owner", "k", "offset"), [*((0, *page) for page in PAGES), (2, 10, 10), (499, 50, 240)])
 def test_pages_of_distinct_matches(many: Crowded, owner: int, k: int, offset: int) -> None:
     query = unit_vectors(OTHERS, dim=DIM)[owner]
     expected = many.nearest(query, OTHERS)[offset : offset + k]
@@ -99,15 +99,15 @@ def test_other_limits_hold_beyond_near_duplicates(many: Crowded) -> None:
 
 def test_equal_rows_count_once_however_many_there_are(tmp_path: Path) -> None:
     """All of them have the same score, so no depth shows where they end."""
-    vectors = np.concatenate([np.repeat(unit_vectors(1, dim=DIM), 15_000, axis=0), unit_vectors(500, seed=1, dim=DIM)])
-    ids = [f"{'holder' if row < 15_000 else 'img'}-{row:05d}" for row in range(15_500)]
+    vectors = np.concatenate([np.repeat(unit_vectors(1, dim=DIM), 11_000, axis=0), unit_vectors(300, seed=1, dim=DIM)])
+    ids = [f"{'holder' if row < 11_000 else 'img'}-{row:05d}" for row in range(11_300)]
     searcher = searcher_of(tmp_path / "c", ids, vectors)
-    exact = [f"img-{row + 15_000}" for row in np.argsort(-(vectors[15_000:] @ vectors[0]))]
+    exact = [f"img-{row + 11_000}" for row in np.argsort(-(vectors[11_000:] @ vectors[0]))]
     first, *rest = [match.image_id for match in searcher.search(vectors[:1], 10, distinct=0.98)[0]]
     assert (first.startswith("holder-"), rest) == (True, exact[:9])
     deep = searcher.search(vectors[:1], 10, offset=10, distinct=0.98)[0]
     assert [match.image_id for match in deep] == exact[9:19]
-    assert len(searcher.search(vectors[:1], 10_000, distinct=0.999)[0]) == 501
+    assert len(searcher.search(vectors[:1], 10_000, distinct=0.999)[0]) == 301
 
 
 @pytest.mark.slow

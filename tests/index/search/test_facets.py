@@ -18,7 +18,7 @@ from index.search import Searcher
 from tests.support.collections.hand_made import add_run, add_version, rows, unit_vectors
 from tests.support.collections.sharded import InProcessShards
 
-COUNT = 3_000
+COUNT = 600
 TAGS: tuple[list[str] | None, ...] = (["red", "round", "red"], ["red"], [], None)
 
 
@@ -34,11 +34,11 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> tuple[Collection, list[dic
     known = {image_id: row(number, "cat" if number % 3 else "dog") for number, image_id in enumerate(ids)}
     more = {"caption": pa.array([f"number {number}" for number in range(COUNT)]), "score": pa.array([0.5] * COUNT)}
     add_run(collection, rows(ids, unit_vectors(COUNT), metadata=columns(list(known.values())) | more))
-    build_index(collection, IndexSettings(segment_rows=700, factory="Flat"))
+    build_index(collection, IndexSettings(segment_rows=140, factory="Flat"))
     replaced = {image_id: row(number, "cow") for number, image_id in enumerate(ids[::50])}
     gone = ids[1::13]
     later = rows(list(replaced), unit_vectors(len(replaced), seed=3), metadata=columns(list(replaced.values())))
-    add_version(collection, later, deletes=gone, settings=IndexSettings(segment_rows=700, factory="Flat"))
+    add_version(collection, later, deletes=gone, settings=IndexSettings(segment_rows=140, factory="Flat"))
     known = {image_id: values for image_id, values in known.items() if image_id not in gone} | replaced
     return collection, list(known.values())
 

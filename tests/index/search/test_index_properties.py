@@ -148,7 +148,7 @@ def test_approximate_search_after_a_sequence(
 
 
 def check_approximate(searcher: Searcher, live: dict[str, Vectors], gone: set[str], target: float) -> None:
-    queries = unit_vectors(200, seed=11)
+    queries = unit_vectors(50, seed=11)
     matrix = np.array(list(live.values()))
     columns = {image_id: column for column, image_id in enumerate(live)}
     exact = queries @ matrix.T

@@ -20,13 +20,12 @@ from index.search.sharded_index import ShardsLostError
 from tests.support.collections.hand_made import add_run, add_version, rows, unit_vectors
 from tests.support.collections.sharded import InProcessShards, ids_of
 
-COUNT = 700
-SHARDS = (1, 2, 3, 4, 5)
-QUICK, LONG = (2, 5), pytest.param((1, 3, 4), marks=pytest.mark.long)
+COUNT = 350
+QUICK, LONG = (3,), pytest.param((1, 2, 4, 5), marks=pytest.mark.long)
 FILTERS: tuple[dict[str, Any] | None, ...] = (
     None,
     {"label": "cat"},
-    {"label": {"$in": ["cat", "dog"]}, "number": {"$gte": 400}},
+    {"label": {"$in": ["cat", "dog"]}, "number": {"$gte": 200}},
     {"late": {"$gt": 10}},  # a column that the first run lacks
     {"label": "cow"},
 )
@@ -37,7 +36,7 @@ def collection(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
     """Segments of uneven sizes, all with tombstones; 60 images with the same vector, spread over all segments."""
     collection = Collection.create_or_open(str(tmp_path_factory.mktemp("collection")))
     factory = "IVF8,PQ8x4fs,Refine(SQ8)" if request.param == "approximate" else "Flat"
-    limits = IndexSettings(segment_rows=180, factory=factory)
+    limits = IndexSettings(segment_rows=90, factory=factory)
     vectors = unit_vectors(COUNT)
     vectors[5 : COUNT : COUNT // 60] = vectors[5]
     ids = [f"{number:04d}" for number in np.random.default_rng(7).permutation(COUNT)]
@@ -58,7 +57,7 @@ OPTIONS: tuple[dict[str, Any], ...] = (
     {"k": 20, "kind": "contrast"},
     {"k": 20, "min_score": 0.3},
     {"k": 20, "distinct": 0.6},
-    {"k": 20, "exclude": {"0001", "0005", "0400"}},
+    {"k": 20, "exclude": {"0001", "0005", "0300"}},
     {"k": 20, "distinct": 0.6, "diversity": 0.4, "offset": 15},
 )
 
@@ -70,7 +69,7 @@ def test_shards_answer_as_the_whole_does(
 ) -> None:
     whole, shards = Searcher.open(collection), [InProcessShards(collection, count).searcher() for count in counts]
     assert len(whole.manifest.segments) >= 5
-    queries = np.concatenate([unit_vectors(3, seed=11), whole.vector("0003")[np.newaxis]])
+    queries = np.concatenate([unit_vectors(1, seed=11), whole.vector("0003")[np.newaxis]])
     for options in OPTIONS:
         together = whole.search(queries, filter=where, **options)
         apart = [whole.search(query[np.newaxis], filter=where, **options) for query in queries]
@@ -81,12 +80,12 @@ def test_shards_answer_as_the_whole_does(
                 assert sharded.search(query[np.newaxis], filter=where, **options) == matches, (count, options)
 
 
-@pytest.mark.parametrize("count", SHARDS)
+@pytest.mark.parametrize("count", [1, 3, 5])
 def test_rows_and_vectors_are_those_of_the_whole(collection: Collection, count: int) -> None:
     whole, sharded = Searcher.open(collection), InProcessShards(collection, count).searcher()
     known = [match.image_id for match in whole.search(unit_vectors(1), COUNT)[0]]
     assert len(known) == whole.ntotal
-    for image_id in known[::25]:
+    for image_id in known[::20]:
         assert whole.row(image_id) == sharded.row(image_id)
         np.testing.assert_array_equal(whole.vector(image_id), sharded.vector(image_id))
     assert sharded.row("nobody") is None

@@ -67,7 +67,7 @@ def found(matches: list[Match]) -> list[tuple[str, float, int]]:
 def test_each_picture_is_found_once_by_its_nearest_part(tiled: Tiled) -> None:
     searcher, ids = Searcher.open(tiled[0]), list(tiled[1])
     even = [image_id for image_id in ids if int(image_id) % 2 == 0]
-    for query in unit_vectors(20, seed=11, dim=DIM):
+    for query in unit_vectors(6, seed=11, dim=DIM):
         assert found(searcher.search(query[np.newaxis], 25)[0]) == nearest(tiled, query, ids, 25)
         assert found(searcher.search(query[np.newaxis], 20, offset=5)[0]) == nearest(tiled, query, ids, 25)[5:]
         assert found(searcher.search(query[np.newaxis], 9, filter={"even": True})[0]) == nearest(tiled, query, even, 9)
@@ -79,7 +79,7 @@ def test_each_picture_is_found_once_by_its_nearest_part(tiled: Tiled) -> None:
 
 
 def test_shards_answer_as_the_whole_does(tiled: Tiled) -> None:
-    whole, queries = Searcher.open(tiled[0]), unit_vectors(10, seed=3, dim=DIM)
+    whole, queries = Searcher.open(tiled[0]), unit_vectors(4, seed=3, dim=DIM)
     for count in (2, 3):
         shards = InProcessShards(tiled[0], count).searcher()
         for options in ({}, {"filter": {"even": False}}, {"distinct": 0.9}, {"diversity": 0.4}):

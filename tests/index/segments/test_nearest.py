@@ -19,7 +19,7 @@ from index.segments.vector_file import VectorFile
 from index.segments.vector_index import VectorIndex
 from tests.support.collections.hand_made import MODEL, add_version, rows, unit_vectors
 
-DIM, ROWS, SEGMENTS = 16, 4_500, 3
+DIM, ROWS, SEGMENTS = 16, 1_800, 3
 GONE = np.arange(0, ROWS, 11)
 QUERIES = unit_vectors(60, seed=1, dim=DIM)
 Vectors = npt.NDArray[np.float32]
@@ -106,21 +106,21 @@ def test_no_more_vectors_are_read_than_in_one_segment(
 def test_near_equal_rows_in_one_of_several_segments_are_told_apart(tmp_path: Path) -> None:
     """Rows so close to each other that codes cannot rank them: such searches rank more candidates exactly."""
     rng = np.random.default_rng(5)
-    vectors = unit_vectors(2_000, seed=6, dim=DIM)
-    vectors[:200] = vectors[0] + 0.004 * rng.standard_normal((200, DIM)).astype(np.float32)
+    vectors = unit_vectors(1_200, seed=6, dim=DIM)
+    vectors[:120] = vectors[0] + 0.004 * rng.standard_normal((120, DIM)).astype(np.float32)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     collection = Collection.create_or_open(str(tmp_path))
     table = rows([f"{number:05}" for number in range(len(vectors))], vectors)
     add_version(
         collection,
         table,
-        settings=IndexSettings(factory="IVF16,SQ4", segment_rows=1_000),
+        settings=IndexSettings(factory="IVF16,SQ4", segment_rows=600),
         model=MODEL.model_copy(update={"dim": DIM}),
     )
     segments = Searcher.open(collection).segments
     for segment in segments.parts:
         segment.tune({"rescore": 1.5, "nprobe": 16, "crowd": 2.0})
-    queries = vectors[:200:10]
+    queries = vectors[:120:6]
     best = np.sort(queries @ vectors.T, axis=1)[:, ::-1][:, :10]
 
     def found() -> float:

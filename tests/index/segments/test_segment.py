@@ -26,7 +26,7 @@ from index.segments.vector_index import MIN_DEPTH
 from index.storage import Storage
 from tests.support.collections.hand_made import unit_vectors
 
-DIM, ROWS = 16, 2_000
+DIM, ROWS = 16, 1_000
 FACTORIES = ["Flat", "IVF16,Flat", "HNSW16", "HNSW16,SQ8", "SQ8", "IVF16,PQ4x4fs", "PCA8,IVF16,SQ8"]
 FACTORIES += ["OPQ4_8,IVF16,PQ4x4fs,Refine(SQ8)"]
 Built: TypeAlias = Callable[[str], tuple[Path, SegmentRecord]]
@@ -129,7 +129,7 @@ def test_more_width_never_lowers_a_score(built: Built, factory: str) -> None:
 
     With fewer candidates, a wider search may lose a little: compressed vectors may rank others before a better one.
     """
-    queries, ks = unit_vectors(40, seed=1, dim=DIM), (1, 10, 60) if factory.endswith("Flat") else (1, 10)
+    queries, ks = unit_vectors(20, seed=1, dim=DIM), (1, 10, 60) if factory.endswith("Flat") else (1, 10)
     segment = open_segment(*built(factory))
     segment.tune({"nprobe": 1.0})
     every = segment.eligible(np.ones(ROWS, bool))
@@ -146,12 +146,12 @@ def test_more_width_never_lowers_a_score(built: Built, factory: str) -> None:
 def test_neighbours_are_found_if_the_eligible_rows_are_far_from_the_query(tmp_path: Path, factory: str) -> None:
     """A filter on the content of pictures passes whole clusters and excludes others."""
     rng = np.random.default_rng(3)
-    cluster = rng.integers(0, 100, 6_000)
-    vectors = unit_vectors(100, seed=4, dim=DIM)[cluster] + 0.15 * unit_vectors(6_000, seed=5, dim=DIM)
+    cluster = rng.integers(0, 100, 3_000)
+    vectors = unit_vectors(100, seed=4, dim=DIM)[cluster] + 0.15 * unit_vectors(3_000, seed=5, dim=DIM)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     record = build(tmp_path, vectors, IndexSettings(factory=factory, latency_ms=1e-6))
     segment = open_segment(tmp_path, record)
-    queries = vectors[rng.choice(6_000, 200, replace=False)]
+    queries = vectors[rng.choice(3_000, 100, replace=False)]
     for share in (0.9, 0.5, 0.2):
         mask = cluster < 100 * share
         positions = nearest([Part(segment, segment.eligible(mask))], queries, 10).positions
@@ -198,7 +198,7 @@ def test_k_results_are_returned_if_k_rows_are_eligible(built: Built, factory: st
     segment.tune({"nprobe": 1.0})
     far = np.argsort(vectors @ vectors[0])[:400]
     eligible = segment.eligible(np.isin(np.arange(ROWS), far))
-    for k in (1, 10, 12, 399, 400, 401, 5_000):
+    for k in (1, 10, 12, 399, 400, 401, 2_000):
         found = nearest([Part(segment, eligible)], vectors[:1], k)
         scores, positions = found.scores, found.positions
         assert positions.shape == scores.shape == (1, k)
@@ -206,7 +206,7 @@ def test_k_results_are_returned_if_k_rows_are_eligible(built: Built, factory: st
         assert np.isin(matches, far).all()
         assert len(set(matches)) == len(matches)
         assert (positions[0, 400:] == -1).all()
-    assert set(nearest([Part(segment)], vectors[:1], 5_000).positions[0].tolist()) == {*range(ROWS), -1}
+    assert set(nearest([Part(segment)], vectors[:1], 2_000).positions[0].tolist()) == {*range(ROWS), -1}
 
 
 @pytest.mark.parametrize("factory", ["Flat", "IVF16,Flat"])
@@ -231,19 +231,19 @@ def test_a_range_search_returns_every_live_row_at_or_above_the_score(tmp_path: P
 def test_live_rows_are_found_by_id(tmp_path: Path) -> None:
     vectors = unit_vectors(ROWS, dim=DIM)
     record = build(tmp_path, vectors, IndexSettings())
-    segment = open_segment(tmp_path, record, tombstones=np.array([3, 1_500]))
-    found = segment.positions(pa.array(["1999", "3", "none", "0", "1500", "1400"]))
-    assert found.tolist() == [1999, -1, -1, 0, -1, 1400]
-    assert segment.rows(np.array([1400, 2])) == [{"image_id": "1400", "parity": 0}, {"image_id": "2", "parity": 0}]
-    assert segment.ids(np.array([1999, 0, 700])).tolist() == ["1999", "0", "700"]
+    segment = open_segment(tmp_path, record, tombstones=np.array([3, 750]))
+    found = segment.positions(pa.array(["999", "3", "none", "0", "750", "700"]))
+    assert found.tolist() == [999, -1, -1, 0, -1, 700]
+    assert segment.rows(np.array([700, 2])) == [{"image_id": "700", "parity": 0}, {"image_id": "2", "parity": 0}]
+    assert segment.ids(np.array([999, 0, 350])).tolist() == ["999", "0", "350"]
     assert np.allclose(segment.vectors(np.array([7, 2, 7])), vectors[[7, 2, 7]], atol=1e-6)
-    assert (len(segment), segment.ntotal, segment.dead_positions().tolist()) == (ROWS - 2, ROWS, [3, 1500])
+    assert (len(segment), segment.ntotal, segment.dead_positions().tolist()) == (ROWS - 2, ROWS, [3, 750])
     segment.add_tombstones(np.array([4, 3]))
-    assert segment.dead_positions().tolist() == [3, 4, 1500]
+    assert segment.dead_positions().tolist() == [3, 4, 750]
     assert segment.eligible(np.arange(ROWS) < 6).count == 4
     ids = [image_id for batch in segment.embedded() for image_id in batch.column("image_id").to_pylist()]
-    assert ids == [str(number) for number in range(ROWS) if number not in (3, 4, 1500)]
-    blocks = list(segment.live_blocks(1_000))
+    assert ids == [str(number) for number in range(ROWS) if number not in (3, 4, 750)]
+    blocks = list(segment.live_blocks(500))
     assert np.array_equal(np.concatenate([positions for positions, _ in blocks]), segment.live_positions())
     assert np.allclose(np.concatenate([block for _, block in blocks]), vectors[segment.live_positions()], atol=1e-6)
 

@@ -329,7 +329,7 @@ def test_an_object_that_is_missing_does_not_keep_others_in_the_bucket(
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_reads_and_writes_survive_faults(bucket: Bucket, tmp_path: Path, fault: str) -> None:
-    content = os.urandom(9_000_000)
+    content = os.urandom(6_000_000)
     (tmp_path / "large").write_bytes(content)
     proxy = FaultyProxy(bucket.server, share=0.5, seed=2, faults=(fault,), page=3, pause_s=0.05)
     with proxy.listening() as host:

@@ -10,6 +10,7 @@ import resource
 import signal
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +99,8 @@ def _use(mode: str, folder: str) -> dict[str, Any]:
 
 
 def main() -> None:
+    for name in ("duckdb", "pandas"):  # once, not in each process
+        import_module(name)
     for line in sys.stdin:
         reader, writer = os.pipe()
         pid = os.fork()

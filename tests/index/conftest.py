@@ -1,0 +1,12 @@
+"""Indexes are tuned with fewer queries than usual: that takes less time, and the parameters are rather too good."""
+
+from collections.abc import Iterator
+
+import pytest
+
+
+@pytest.fixture(scope="module", autouse=True)
+def fewer_queries() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("index.builder.tune._QUERIES", 250)
+        yield
