@@ -335,16 +335,18 @@ def test_the_commands_show_what_was_found(web: WebList, run: Run, tmp_path: Path
 
 @pytest.mark.ray
 @pytest.mark.timeout(900)
-def test_the_same_rows_and_checks_on_ray(web: WebList, tmp_path: Path) -> None:
+def test_the_same_rows_and_checks_on_ray(web: WebList, tmp_path: Path, cluster: int) -> None:
+    import ray
+
     web.write(*map(str, range(40)))
-    found = []
+    found, where = [], {"local": ("--on", "local"), "ray": ("--address", ray.get_runtime_context().gcs_address)}
     for first in (0, 20):  # changes half of them
         web.server.routes |= {f"/{seed}": honest(seed + first, f'"{seed + first}"', _DATE) for seed in range(first, 40)}
-        for on in ("local", "ray"):
-            options = ("--model", "demo", "--device", "cpu", "--on", on, "--refresh", "1s", "--per-host", "2")
+        for on, place in where.items():
+            options = ("--model", "demo", "--device", "cpu", *place, "--refresh", "1s", "--per-host", "2")
             job = python("-m", "likeness", "reembed", str(web.nights.pictures), str(tmp_path / on), *options)
             assert job.returncode == 0, job.stdout + job.stderr
-    for on in ("local", "ray"):
+    for on in where:
         collection = Collection.open(str(tmp_path / on))
         rows = collection.live_rows(["image_id", "content_hash", "etag", "modified", "embedding"])
         checks = read_checks(collection).drop_columns(["checked"]).sort_by("uri")
