@@ -114,7 +114,7 @@ def run(
     `quick` is the help of `--quick`; `options` are further arguments, with keyword arguments for `add_argument`.
     """
     parser = argparse.ArgumentParser(description=(doc or "").splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help=quick)
+    parser.add_argument("--quick", action="store_true", help=quick.replace("%", "%%"))
     for option, settings in (options or {}).items():
         parser.add_argument(option, **settings)
     arguments, report = parser.parse_args(), Report(name)
