@@ -154,6 +154,16 @@ def collection(tmp_path: Path, template: Path | None) -> "Collection":
 
 
 @pytest.fixture(scope="session")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A collection of the plain pictures, with the fake model; shared, so no test may change it."""
+    from tests.support.collections.small_collection import PLAIN, make_collection
+    from tests.support.fake_embedder import FakeEmbedder
+
+    make_collection(folder := tmp_path_factory.mktemp("plain"), PLAIN, FakeEmbedder())
+    return folder
+
+
+@pytest.fixture(scope="session")
 def s3() -> Iterator[str]:
     """host:port of an S3 server on loopback."""
     from tests.support.collections.s3_server import s3_server

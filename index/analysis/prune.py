@@ -17,7 +17,7 @@ from index.segments.eligible import Eligible
 from index.segments.hits import Hits
 from index.segments.segmented_index import SegmentedIndex
 
-_ROWS: Final = 4_096  # looked up at a time
+_ROWS: Final = 4_096  # looked up at a time: with 1,024, pruning after few changes takes a tenth more
 _DEPTH: Final = 16  # neighbours of every image; those of an image whose neighbours are all near-equal are searched for
 _DEEPER: Final = (128, 1_024)
 

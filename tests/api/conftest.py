@@ -14,8 +14,7 @@ from api.observe.log import JsonLines, TextLines
 from api.search.service import SearchService
 from index.collection import Collection
 from index.search import Searcher
-from tests.support.collections.small_collection import PLAIN, make_collection, shared_decoders
-from tests.support.fake_embedder import FakeEmbedder
+from tests.support.collections.small_collection import shared_decoders
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -23,13 +22,6 @@ def reuse_decoders() -> Iterator[None]:
     """Servers share their decoding processes: starting some takes longer than most tests."""
     with patch("api.build_service.DecodePool", lambda *_, **__: shared_decoders()):
         yield
-
-
-@pytest.fixture(scope="session")
-def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A collection of the plain pictures, with the fake model; shared, so no test may change it."""
-    make_collection(folder := tmp_path_factory.mktemp("plain"), PLAIN, FakeEmbedder())
-    return folder
 
 
 @pytest.fixture(scope="session")

@@ -129,7 +129,6 @@ class Catalog:
         self._made = list[RowFile]()
         files, deletes = self._find_files(), list[_File]()
         self._rows = sum(each.file.rows for each in files)
-        self._bytes = sum(each.file.size for each in files)
         self._facts = dict[pa.Schema, list[_File]]()
         """The files with the same columns; there may be thousands of files, and mostly few schemas."""
         schemas = map_in_threads(lambda each: read_schema(each.path, each.file), files)
@@ -319,7 +318,8 @@ class Catalog:
         if deletes:
             gone = f"SELECT place.run << {_RUN_BITS} AS seq, image_id {self._from(deletes)}"
         self.create(f"CREATE VIEW deleted AS {gone}")
-        if self._rows <= _FEW and self._bytes <= _SMALL:  # opening Parquet files takes longer than most queries
+        size = sum(each.file.size for each in itertools.chain.from_iterable(self._facts.values()))
+        if self._rows <= _FEW and size <= _SMALL:  # opening Parquet files takes longer than most queries
             with suppress(CollectionError):  # of one column, which others need not know
                 self.create(f"CREATE TABLE {written}")
                 return

@@ -14,7 +14,6 @@ from embedder.models.clip import ClipEmbedder
 from embedder.models.load import load_embedder
 from jobs.values import DEMO_MODEL
 from tests.support.collections.small_collection import PLAIN, make_collection
-from tests.support.fake_embedder import FakeEmbedder
 from tests.support.pictures.tiny_checkpoints import save_deep_clip
 from tests.support.processes import python
 
@@ -59,12 +58,6 @@ LONG: Final[dict[str, tuple[str, int, list[str]]]] = {
     "dropped": ("print(len(opened().search('a red star')))", 0, ["3", "freed"]),
     "sys.exit": (SEARCH + "sys.exit(7)", 7, ["3"]),
 }
-
-
-@pytest.fixture(scope="module")
-def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    make_collection(folder := tmp_path_factory.mktemp("plain"), PLAIN, FakeEmbedder())
-    return folder
 
 
 @pytest.mark.parametrize(
