@@ -13,8 +13,9 @@ from index.search import Searcher
 from index.search_options import checked_min_score
 from index.segments.hits import Hits
 from index.segments.segmented_index import SegmentedIndex
+from index.segments.vector_file import BLOCK_ROWS
 
-_ROWS = 1_024  # looked up at a time
+_ROWS = 1_024  # compared with as many
 _DEPTHS = (16, 128, 1_024)  # neighbours to look at; the next depth if all of them are alike
 Pairs = tuple[Positions, Positions, Scores]
 _EQUAL = 1e-6  # maximum difference between values of vectors that are equal but for rounding
@@ -40,7 +41,7 @@ def near_duplicates(
     segments = searcher.segments
     linked = LinkedRows(segments)
     seen = 0
-    for positions, vectors in segments.live_blocks(_ROWS):
+    for positions, vectors in segments.live_blocks():
         seen += len(positions)
         for one, other, scores in _pairs(segments, positions, vectors, min_score, linked.complete, _DEPTHS):
             linked.add(one, other, scores)
@@ -57,8 +58,8 @@ def near_duplicates(
 def nearest_pairs(segments: SegmentedIndex, positions: Positions, min_score: float, k: int) -> Iterator[Pairs]:
     """Pairs of these rows of which one is among the `k` nearest of the other, with a cosine of `min_score` or more."""
     eligible = segments.eligible_at(positions)
-    for start in range(0, len(positions), _ROWS):
-        block = positions[start : start + _ROWS]
+    for start in range(0, len(positions), BLOCK_ROWS):
+        block = positions[start : start + BLOCK_ROWS]
         hits = segments.search(segments.vectors(block), min(k + 1, len(positions)), eligible)
         found = Alike.among(hits, block, min_score)
         yield block[found.rows], found.near, found.scores
@@ -127,7 +128,7 @@ def _pairs(
 ) -> Iterator[Pairs]:
     """The pairs of these rows with any other row. A row is looked up again, deeper, while all its results are alike."""
     depth, *deeper = depths
-    size = max(1, _ROWS * _DEPTHS[0] // depth)  # as many results at any depth, because they take memory
+    size = max(1, BLOCK_ROWS * _DEPTHS[0] // depth)  # as many results at any depth, because they take memory
     for start in range(0, len(positions), size):
         incomplete = np.flatnonzero(~complete[positions[start : start + size]]) + start
         block, queries = positions[incomplete], vectors[incomplete]

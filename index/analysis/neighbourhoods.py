@@ -14,8 +14,6 @@ from index.search import Searcher
 from index.segments.hits import Hits
 from index.segments.segmented_index import SegmentedIndex
 
-_ROWS = 1_024  # looked up at a time
-
 Floats = npt.NDArray[np.float32]
 
 
@@ -34,7 +32,7 @@ def nearest_others(segments: SegmentedIndex, k: int) -> Iterator[tuple[Positions
     """Looks up every live row in the index: its position, `(n,)`, and its k nearest others, block by block."""
     if k < 1:
         raise QueryError(f"k is {k!r}: expected a whole number from 1")
-    for positions, vectors in segments.live_blocks(_ROWS):
+    for positions, vectors in segments.live_blocks():
         if len(positions):
             yield positions, drop_own(segments.search(vectors, k + 1), positions)
 

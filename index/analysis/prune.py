@@ -16,8 +16,8 @@ from index.search_options import checked_min_score
 from index.segments.eligible import Eligible
 from index.segments.hits import Hits
 from index.segments.segmented_index import SegmentedIndex
+from index.segments.vector_file import BLOCK_ROWS
 
-_ROWS: Final = 4_096  # looked up at a time: with 1,024, pruning after few changes takes a tenth more
 _DEPTH: Final = 16  # neighbours of every image; those of an image whose neighbours are all near-equal are searched for
 _DEEPER: Final = (128, 1_024)
 
@@ -49,11 +49,11 @@ class Pruning:
     def run(self, progress: Callable[[int, int], None] | None = None) -> None:
         """Decide about all rows that are undecided. `progress` gets how many have been looked up, and of how many."""
         while len(undecided := self._undecided()):
-            for start in range(0, len(undecided), _ROWS):
-                block = undecided[start : start + _ROWS]
+            for start in range(0, len(undecided), BLOCK_ROWS):
+                block = undecided[start : start + BLOCK_ROWS]
                 self._decide(block[self.keeper[block] < 0])
                 if progress:
-                    progress(min(start + _ROWS, len(undecided)), len(undecided))
+                    progress(min(start + BLOCK_ROWS, len(undecided)), len(undecided))
 
     def _decide(self, block: Positions) -> None:
         vectors = self._segments.vectors(block)

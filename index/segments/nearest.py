@@ -16,6 +16,7 @@ from index.segments.vector_index import MIN_DEPTH, TUNED_K, VectorIndex
 
 _WIDENING = 4  # with a smaller factor, two near misses in a row would look like results that no longer change
 _CROWD_DEPTH = 16.0  # times as many candidates, twice
+_CROWDED = 1_024  # queries at a time, because so many candidates take memory
 _PROBED = 2  # vectors; if none has to come from disk, few of the others have to
 
 
@@ -98,7 +99,8 @@ class _Search:
         crowded = np.flatnonzero(hits.scores[:, TUNED_K - 1] >= min(part.index.crowd for part in parts))
         if len(crowded) and deeper <= 1:
             # Compression cannot tell so many near-equal rows apart: rank far more of them exactly.
-            hits.put(crowded, self._best(parts, queries[crowded], wider, _CROWD_DEPTH))
+            for some in np.split(crowded, range(_CROWDED, len(crowded), _CROWDED)):
+                hits.put(some, self._best(parts, queries[some], wider, _CROWD_DEPTH))
         return hits if self.k >= TUNED_K else hits.best(self.k)
 
     def _best(self, parts: Sequence[Part], queries: Vectors, wider: float, deeper: float) -> Hits:

@@ -184,14 +184,14 @@ class SegmentedIndex:
         ]
         return WordRanking(found, query.statistics or found.statistics, query.k, allowed).rows
 
-    def live_blocks(self, rows: int = 16_384) -> Iterator[tuple[Positions, Vectors]]:
+    def live_blocks(self) -> Iterator[tuple[Positions, Vectors]]:
         """Positions and vectors of all live rows, block by block."""
         for number in range(len(self.parts)):
-            yield from self.live_blocks_of(number, rows)
+            yield from self.live_blocks_of(number)
 
-    def live_blocks_of(self, number: int, rows: int = 16_384, first: int = 0) -> Iterator[tuple[Positions, Vectors]]:
+    def live_blocks_of(self, number: int, first: int = 0) -> Iterator[tuple[Positions, Vectors]]:
         """`live_blocks` of one segment, from its position `first`."""
-        for positions, vectors in self.parts[number].live_blocks(rows, first):
+        for positions, vectors in self.parts[number].live_blocks(first):
             yield positions + self._starts[number], vectors
 
     def eligible_positions(self, eligible: Sequence[Eligible] | None) -> Positions:

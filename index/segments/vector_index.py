@@ -18,7 +18,7 @@ from index.segments.exact import exact_neighbours
 from index.segments.hits import Hits
 from index.segments.kinds.kind import IndexKind
 from index.segments.kinds.registry import map_index
-from index.segments.vector_file import VectorFile
+from index.segments.vector_file import BLOCK_ROWS, VectorFile
 
 TUNED_K = 11
 """The k for which search parameters such as nprobe are tuned: ten neighbours, and the query image itself."""
@@ -27,7 +27,6 @@ MIN_DEPTH = TUNED_K + 2
 """A search looks at least as deep as for this k, so that recall is measured with the depth that users get: of ten
 neighbours, and the three images that a query was mixed from."""
 
-_FETCH_ROWS = 16_384  # vectors at a time
 _COPIED_ROWS = 1_024
 _MAX_MASKED_QUERIES = 16  # for more, fetching the rows costs less than testing every row's bit for each query
 _DEEPEN_WIDTH = 8  # times as wide, candidates that compression ranks too low are missed as often as lists
@@ -178,12 +177,12 @@ class VectorIndex:
         """
         return self._file.blocks(_COPIED_ROWS)
 
-    def live_blocks(self, rows: int = 16_384, first: int = 0) -> Iterator[tuple[Positions, Vectors]]:
+    def live_blocks(self, first: int = 0) -> Iterator[tuple[Positions, Vectors]]:
         """Positions and vectors of the live rows from the `first`, block by block, read from the file to save
         memory.
         """
         mask = self._live_mask()
-        for block in self._file.blocks(rows, first):
+        for block in self._file.blocks(first=first):
             live = np.flatnonzero(mask[first : first + len(block)])
             yield live + first, block if len(live) == len(block) else block[live]
             first += len(block)
@@ -201,7 +200,7 @@ class VectorIndex:
             return Hits.whole(scores, positions)
         # Fetched once for all queries, and multiplied as matrices, which faiss does not do with a selector.
         rows = np.flatnonzero(eligible.mask)
-        parts = np.split(rows, range(_FETCH_ROWS, len(rows), _FETCH_ROWS))
+        parts = np.split(rows, range(BLOCK_ROWS, len(rows), BLOCK_ROWS))
         return exact_neighbours(queries, ((part, self.vectors(part)) for part in parts), k)
 
     def _count(self, eligible: Eligible | None) -> int:

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -29,8 +29,6 @@ from jobs.annotation.predictor import Batch, Columns, Recipe
 from jobs.embedding.stages import CollectionAt
 from jobs.errors import UsageError
 from jobs.values import fingerprint_of
-
-_ROWS: Final = 4_096  # looked up at a time: with 1,024 a query takes half as long again
 
 
 def match_recipe(location: str, k: int, collection: Collection, model: ModelRecord) -> Recipe:
@@ -111,11 +109,7 @@ class Matches:
 
     def _nearest(self, vectors: Vectors, ids: Ids) -> Hits:
         depth = self.k + 1 if self.itself else self.k
-        parts = [
-            self.segments.search(vectors[start : start + _ROWS], depth, width=self.width)
-            for start in range(0, len(vectors), _ROWS)
-        ]
-        hits = Hits.whole(*(np.concatenate([getattr(p, name) for p in parts]) for name in ("scores", "positions")))
+        hits = self.segments.search(vectors, depth, width=self.width)
         return drop_own(hits, self.segments.positions(text_array(ids))) if self.itself else hits
 
 

@@ -243,9 +243,6 @@ def test_live_rows_are_found_by_id(tmp_path: Path) -> None:
     assert segment.eligible(np.arange(ROWS) < 6).count == 4
     ids = [image_id for batch in segment.embedded() for image_id in batch.column("image_id").to_pylist()]
     assert ids == [str(number) for number in range(ROWS) if number not in (3, 4, 750)]
-    blocks = list(segment.live_blocks(500))
-    assert np.array_equal(np.concatenate([positions for positions, _ in blocks]), segment.live_positions())
-    assert np.allclose(np.concatenate([block for _, block in blocks]), vectors[segment.live_positions()], atol=1e-6)
 
 
 def test_rows_are_stored_in_large_batches(tmp_path: Path) -> None:
@@ -258,6 +255,11 @@ def test_rows_are_stored_in_large_batches(tmp_path: Path) -> None:
     assert np.array_equal(segment.positions(pa.array(ids)), somewhere)
     assert [row["image_id"] for row in segment.rows(somewhere, ["image_id"])] == ids.tolist()
     assert segment.ids(np.empty(0, np.int64)).tolist() == segment.rows(np.empty(0, np.int64)) == []
+    segment.add_tombstones(np.array([3, 20_000]))
+    positions, blocks = zip(*segment.live_blocks(), strict=True)
+    assert len(blocks) > 1
+    assert np.array_equal(np.concatenate(positions), segment.live_positions())
+    assert np.allclose(np.concatenate(blocks), vectors[segment.live_positions()], atol=1e-6)
 
 
 def test_a_segment_with_more_rows_than_vectors_is_refused(tmp_path: Path) -> None:
