@@ -150,7 +150,7 @@ Refresh = Annotated[
 ]
 Extensions = Annotated[tuple[str, ...], parsed_by(lambda text: text.split(",")), AfterValidator(checked_extensions)]
 
-WordColumns = Annotated[tuple[Text, ...], parsed_by(lambda text: text.split(","))]
+WordColumns = Annotated[tuple[Annotated[Text, Field(min_length=1)], ...], parsed_by(lambda text: text.split(","))]
 
 
 class Target(Section):

@@ -253,6 +253,8 @@ class AnnotationSpec(Section):
         given = sum(bool(getattr(self, name)) for name in others.replace(" or ", ", ").split(", "))
         if given + bool(self.labels and not (self.clusters or self.head)) != 1:
             raise ValueError(f"expected one of labels (--label or --labels), {others}")
+        if self.head and len(self.labels) == 1:
+            raise ValueError("a head with one output has no labels: expected none, or one for each of several outputs")
         if not self.captioner and (self.prompt or self.url or self.engine == "vllm"):
             raise ValueError("prompt, engine and url are for a captioner: expected captioner as well, or none of these")
         if (self.engine == "vllm") != bool(self.url):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, Final, Never, Self, TypeVar, Unpack, cast
 from urllib.parse import quote
@@ -25,12 +25,13 @@ from api.client.query import (
 from api.client.transport import Timeout, Transport, refusal
 from api.documents import MAX_BATCH, MAX_JSON_VALUES, IndexDetailsOut, PageOut, SwitchedOut, VersionOut
 from api.errors import ClientError, RequestRefused, ServerUnreachable, TooBusy
-from api.search.query import QueryOptions, SearchResult
+from api.search.query import CollectionsResult, QueryOptions, SearchResult
 from embedder.identity import ModelIdentity
 from index.matches import Match
 
 __all__ = [
     "ClientError",
+    "CollectionsResult",
     "Example",
     "ImageLike",
     "LikenessClient",
@@ -91,6 +92,13 @@ class LikenessClient:
             raise TypeError(f'expected what to search for by its name, as in text="a red star", got {unnamed[0]!r:.80}')
         answer = self._http.json("POST", "/search", body=search_body(search))
         return _read_answer(_search_result, answer)
+
+    def search_collections(self, collections: Sequence[str], /, **search: Unpack[Search]) -> CollectionsResult:
+        """Like `search`, in these collections of the server as if one had all their images; without `id`. If their
+        models differ, matches are merged by rank.
+        """
+        body = Body.json(search_json(search, collections=collections))
+        return _read_answer(_collections_result, self._http.json("POST", "/search/collections", body=body))
 
     def search_batch(
         self, searches: Iterable[Search], /, **options: Unpack[QueryOptions]
@@ -209,15 +217,33 @@ def _matches() -> TypeAdapter[list[Match]]:
 
 
 def _search_result(document: Any) -> SearchResult:
-    model, index = document["model"], document["index"]
+    index = document["index"]
     return SearchResult(
-        matches=_matches().validate_python(document["matches"]),
-        version=index["version"],
-        ntotal=index["ntotal"],
-        searched=document["searched"]["rows"],
-        model=ModelIdentity(
-            model_id=model["id"], revision=model["revision"], fingerprint=model["fingerprint"], dim=model["dim"]
-        ),
-        timing_ms=document["timing_ms"],
+        version=index["version"], ntotal=index["ntotal"], model=_identity(document["model"]), **_page(document)
+    )
+
+
+def _collections_result(document: Any) -> CollectionsResult:
+    indexes, model = document["indexes"], document["model"]
+    return CollectionsResult(
+        collections=[match["collection"] for match in document["matches"]],
+        versions={name: index["version"] for name, index in indexes.items()},
+        ntotal=document["searched"]["of"],
+        model=None if model is None else _identity(model),
+        **_page(document),
+    )
+
+
+def _page(document: Any) -> dict[str, Any]:
+    return {
+        "matches": _matches().validate_python(document["matches"]),
+        "searched": document["searched"]["rows"],
+        "timing_ms": document["timing_ms"],
         **{name: document[name] for name in PageOut.__annotations__},
+    }
+
+
+def _identity(model: Any) -> ModelIdentity:
+    return ModelIdentity(
+        model_id=model["id"], revision=model["revision"], fingerprint=model["fingerprint"], dim=model["dim"]
     )

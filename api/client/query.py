@@ -87,8 +87,8 @@ def search_body(search: Search) -> Body:
     return Body(data=data, media_type=media_type)
 
 
-def search_json(search: Search) -> str:
-    document = _json_example(search)
+def search_json(search: Search, **others: object) -> str:
+    document = _json_example(search) | others
     if "queries" in document:
         document["queries"] = [_json_example(example) for example in examples_in(document["queries"])]
     return to_json(document)

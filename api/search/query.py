@@ -236,6 +236,16 @@ class Matches(Sequence[Match]):
             for rank, match in enumerate(self.matches, start=self.first)
         ]
 
+    def to_pandas(self) -> "pd.DataFrame":
+        """A row for each match: its rank, its fields, then the metadata.
+
+        A metadata column with one of these names is called "metadata.<name>".
+        """
+        import pandas as pd
+
+        rows = self.rows()
+        return pd.DataFrame(rows, columns=None if rows else list(MATCH_COLUMNS))
+
 
 @dataclass(frozen=True, kw_only=True)
 class SearchResult(Matches):
@@ -252,15 +262,26 @@ class SearchResult(Matches):
     model: ModelIdentity
     timing_ms: Mapping[str, float]
 
-    def to_pandas(self) -> "pd.DataFrame":
-        """A row for each match: its rank, its fields, then the metadata.
 
-        A metadata column with one of these names is called "metadata.<name>".
-        """
-        import pandas as pd
+@dataclass(frozen=True, kw_only=True, eq=False)
+class CollectionsResult(Matches):
+    """A page of matches in several collections, with the name of each one's collection. See `SearchResult`; `versions`
+    are by collection, and `model` is None if they have different ones.
+    """
 
-        rows = self.rows()
-        return pd.DataFrame(rows, columns=None if rows else list(MATCH_COLUMNS))
+    collections: Sequence[str]
+    versions: Mapping[str, str]
+    ntotal: int
+    searched: int
+    model: ModelIdentity | None
+    timing_ms: Mapping[str, float]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Like those of a search in one, after the match's `collection`."""
+        return [
+            {"collection": name} | {"metadata.collection" if key == "collection" else key: row[key] for key in row}
+            for row, name in zip(super().rows(), self.collections, strict=True)
+        ]
 
 
 def metadata_column(name: str) -> str:

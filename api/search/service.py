@@ -43,7 +43,7 @@ class Answered(NamedTuple):
     searcher: VersionSearcher
     """That of the engine, or of the shards that answered."""
     refusal: Problem | None = None
-    """Why the model has no vector for the text, whose words alone were looked for."""
+    """Why it has one of words and vectors only, or none of both."""
 
 
 class SearchService:
@@ -136,10 +136,13 @@ class SearchService:
         """Like `search`, with the engine and the searcher that answered."""
         engine, watch = engine or self.engine_of(query), watch or Stopwatch()
         check_fields(engine.searcher, query.options.get("fields"))
-        if vectors is None and query.options.get("words") == "only":
+        refusal: errors.Problem | None = None
+        if query.options.get("words") == "only":
             vectors = []
+            if query.hidden.issuperset(engine.searcher.word_columns):
+                refusal = errors.invalid("words", "auto or off, because this index has no words", "only")
         try:
-            vectors, refusal = self.vectors(engine, query.parts, watch) if vectors is None else vectors, None
+            vectors = self.vectors(engine, query.parts, watch) if vectors is None else vectors
         except errors.TextNotSupported as problem:
             if query.words is None:
                 raise
@@ -238,7 +241,7 @@ class SearchService:
 
 
 def require_found(answers: Sequence[Answered]) -> None:
-    """Raises the Problem of a model that takes no text if words found nothing either."""
+    """Raises the Problem of a collection without vectors of text, or without words, if nothing was found."""
     refusals = [each.refusal for each in answers if each.refusal is not None]
     if refusals and not any(each.answer.total for each in answers):
         raise refusals[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations  # pyarrow's types take arguments in its stubs alone
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -57,6 +58,9 @@ from index.storage.scratch import Scratch
 from index.versions.files import store_file, write_tombstones
 from index.versions.opening import open_segments
 from index.versions.servable import check_version
+from index.words.word_index import text_columns
+
+logger = logging.getLogger(__name__)
 
 _SPEED = ("latency_ms", "queries_per_second", "cost")
 RunJobs = Callable[[Sequence[SegmentJob]], list[SegmentRecord | None]]
@@ -97,6 +101,7 @@ class VersionBuild:
             new = [(part, None) for part in live.split(self.settings.segment_rows)]
             draft = self._draft([record for record, _ in self._build_segments(new, options, max_exact_rows)], options)
             segments = open_segments(self.collection, draft, cache.path)
+            self._warn_of_words(text_columns(segments.schema, None))
             return self._finish(draft, segments, None, texts())
 
     def update(self, base: VersionManifest) -> VersionManifest:
@@ -221,6 +226,12 @@ class VersionBuild:
             seconds=0.0,
         )
         return draft.model_copy(update=facts)
+
+    def _warn_of_words(self, own: Sequence[str]) -> None:
+        """Warn of columns whose words are to be indexed, and which are neither among these nor of an annotation."""
+        for name in self.settings.words or ():
+            if name not in own and not any(annotation.has(name) for annotation in self.annotations):
+                logger.warning("no column of text is called %s (--words): there are %s", name, ", ".join(own))
 
     def _finish(
         self,

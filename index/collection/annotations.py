@@ -19,7 +19,7 @@ from index.errors import CollectionError
 from index.matches import SEARCHES
 
 MATCH: Final = "match"
-SELECT: Final = "select"
+SELECT, PRUNE = "select", "prune"
 """Kinds of annotations whose columns of text are ids of images: like `image_id`, no words."""
 
 
@@ -43,7 +43,7 @@ class Annotation:
     @property
     def has_names(self) -> bool:
         """Whether its text is ids of images or names of searches, not words."""
-        return kind_of(self.runs[-1].model.id) in (MATCH, SELECT, SEARCHES)
+        return kind_of(self.runs[-1].model.id) in (MATCH, SELECT, PRUNE, SEARCHES)
 
     def has(self, column: str) -> bool:
         return belongs_to(column, self.name)

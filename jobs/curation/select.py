@@ -16,7 +16,6 @@ from index.analysis.prune import Pruning
 from index.analysis.select import Selection, typicality
 from index.arrays import Positions
 from index.collection import Collection
-from index.collection.annotations import SELECT
 from index.collection.catalog.catalog import Catalog
 from index.collection.rows import number_array, numbers_of, text_array
 from index.filters.columns import Column
@@ -67,7 +66,7 @@ class Select:
 
     @cached_property
     def _columns(self) -> ComputedColumns:
-        return ComputedColumns.open(self.collection, self.spec.name, SELECT, self.console)
+        return ComputedColumns.open(self.collection, self.spec.name, self.spec.kind, self.console)
 
     @property
     def _segments(self) -> SegmentedIndex:
@@ -102,7 +101,7 @@ class Select:
         spec, segments, count, name = self.spec, self._segments, self.spec.n or 0, self.spec.name
         schema = _schema({name: pa.int32(), f"{name}_nearest": pa.int32(), f"{name}_score": pa.float32()})
         positions, earlier = passing, tuple[Any, ...]()
-        if spec.continue_ and self._columns.by.startswith(f"{SELECT} -n"):
+        if spec.continue_ and self._columns.by:
             every = self._columns.live
             columns: list[Any] = self._columns.values(schema).columns
             ranks, nearest, scores = (numbers_of(column, 0) for column in columns)

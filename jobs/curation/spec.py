@@ -7,7 +7,7 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from index.collection.annotations import SELECT
+from index.collection.annotations import PRUNE, SELECT
 from jobs.fields import ColumnName, Expression
 
 
@@ -48,11 +48,15 @@ class SelectSpec(BaseModel):
         return self
 
     @property
+    def kind(self) -> str:
+        return SELECT if self.prune is None else PRUNE
+
+    @property
     def text(self) -> str:
         """The options that the columns are made by."""
         options = self.model_dump(mode="json", exclude={"name", "continue_"}, exclude_defaults=True)
         shown = (f"{'-n' if name == 'n' else f'--{name}'} {_shown(value)}" for name, value in options.items())
-        return f"{SELECT} {' '.join(shown)}"
+        return f"{self.kind} {' '.join(shown)}"
 
 
 def _shown(value: object) -> str:

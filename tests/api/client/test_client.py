@@ -318,7 +318,7 @@ NO_JSON = r"expected a JSON object from .*/search, got .* a Likeness server"
         (
             [Reply(document={"matches": []})],
             lambda client: client.search(text="a"),
-            r"expected \(KeyError\('model'\)\)",
+            r"expected \(KeyError\('index'\)\)",
         ),
     ],
 )

@@ -19,7 +19,7 @@ from fastapi.testclient import TestClient
 from api.access.keys import KeyRing, KeyScope, add_key
 from api.build_service import build_collections
 from api.client import LikenessClient
-from api.errors import Problem
+from api.errors import Problem, RequestRefused
 from api.http.app import create_app
 from api.http.query_runner import all_of
 from api.local import running
@@ -375,6 +375,21 @@ def test_a_new_version_goes_live_only_in_its_collection(folder: Path) -> None:
         metrics = client.get("/metrics").text
     assert 'likeness_index_swaps_total{collection="birds",result="ok"} 2.0' in metrics
     assert 'likeness_index_rows{collection="art"} 3.0' in metrics
+
+
+def test_the_client_searches_several_collections(unchanged: Path) -> None:
+    with running(create_app(served(unchanged))) as url, LikenessClient(url) as client:
+        found = client.search_collections(["art", "birds"], image=picture_of("birds", 1), k=2)
+        assert (found[0].image_id, found.collections[0], found.total) == ("1.png", "birds", 6)
+        assert found.versions == {"art": "000001", "birds": "000001"}
+        assert found.model is not None
+        assert (found.searched, found.ntotal) == (6, 6)
+        row = found.to_pandas().iloc[0]
+        assert (row["collection"], row["rank"], row["metadata.collection"]) == ("birds", 1, "birds")
+        of_models = client.search_collections(["art", "dogs"], text="star", k=2)
+        assert (of_models.model, set(of_models.collections)) == (None, {"art", "dogs"})
+        with pytest.raises(RequestRefused, match="collection"):
+            client.search_collections("art", text="star")
 
 
 def test_concurrent_requests_open_a_closed_collection_once(folder: Path) -> None:

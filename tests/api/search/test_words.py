@@ -15,6 +15,7 @@ from api.search.service import SearchService
 from api.settings import RequestLimits
 from embedder.errors import UnsupportedInputError
 from index.collection import Collection
+from index.collection.records import IndexSettings
 from index.search import Searcher
 from index.search.fused import MIXED_HITS, fused, strong_hits
 from index.search.result_set import Hit
@@ -129,6 +130,16 @@ def test_wrong_options_are_refused(client: TestClient, body: dict[str, Any], det
     answer = client.post("/search", json=body)
     assert answer.status_code == 422
     assert detail in answer.json()["detail"]
+
+
+def test_a_search_for_words_alone_needs_an_index_of_words(tmp_path: Path) -> None:
+    collection = Collection.create_or_open(str(tmp_path))
+    table = rows(["a"], unit_vectors(1, dim=FakeEmbedder().identity.dim), metadata={"caption": ["a wombat"]})
+    add_version(collection, table, settings=IndexSettings(words=()), model=model_record(FakeEmbedder().identity))
+    with TestClient(create_app(fake_service(Searcher.open(collection)))) as client:
+        assert ids(search(client, text="wombat")) == ["a"]
+        refused = client.post("/search", json={"text": "wombat", "words": "only"})
+        assert refused.json()["detail"] == 'words: expected auto or off, because this index has no words, got "only"'
 
 
 def test_a_model_of_pictures_alone_is_searched_for_words(collection: Collection) -> None:

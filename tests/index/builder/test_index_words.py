@@ -114,10 +114,12 @@ def test_a_longer_segment_copies_the_words_of_its_older_rows(tmp_path: Path, tok
     ],
 )
 def test_a_setting_says_which_columns_have_an_index(
-    collection: Collection, words: tuple[str, ...] | None, columns: set[str]
+    collection: Collection, caplog: pytest.LogCaptureFixture, words: tuple[str, ...] | None, columns: set[str]
 ) -> None:
     caption(collection, {"007": "a red star"})
     manifest = build_index(collection, IndexSettings(words=words))
+    missing = ["no column of text is called none (--words): there are uri, label"] if "none" in (words or ()) else []
+    assert caplog.messages == missing
     assert manifest.settings.words == words
     assert Searcher.open(collection).segments.parts[0].words.columns.keys() == columns
     assert metadata_of(collection, {"caption": {"$match": "star"}}).keys() == {"007"}

@@ -146,6 +146,20 @@ def test_what_is_no_head_is_refused(collection: Collection, run: Run, tmp_path: 
     assert expected in done.err
 
 
+def test_a_single_output_takes_no_label_and_may_not_overflow(
+    collection: Collection, run: Run, tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    save_file(
+        {"weight": np.full((1, DIM), 3e38, np.float32), "bias": np.full(1, 3e38, np.float32)},
+        tmp_path / "h.safetensors",
+    )
+    command = "annotate", collection.location, "--name", "points", "--head", tmp_path / "h.safetensors"
+    assert "a head with one output has no labels" in run(*command, "--label", "good").err
+    done = run(*command)
+    assert (done.code, not recwarn.list) == (1, True)
+    assert "the head's outputs are not all finite" in done.err
+
+
 def test_new_images_get_the_column(collection: Collection, run: Run, tmp_path: Path) -> None:
     save_file({"weight": WEIGHT[:1]}, tmp_path / "h.safetensors")
     command = "annotate", collection.location, "--name", "points", "--head", tmp_path / "h.safetensors"

@@ -169,6 +169,14 @@ def test_a_killed_selection_is_made_by_the_next(collection: Collection, run: Run
     assert (len(picks(collection)), picks(collection)[:5]) == (9, before)
 
 
+def test_pruning_does_not_replace_picks(collection: Collection, run: Run) -> None:
+    run("select", collection.location, "-n", "5", "--name", "pick")
+    refused = run("select", collection.location, "--prune", "0.9", "--name", "pick")
+    assert refused.code == 2
+    assert "--name pick has select -n 5, 60 images: choose another name" in refused.err
+    assert len(picks(collection)) == 5
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
