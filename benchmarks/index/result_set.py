@@ -10,7 +10,7 @@ an image whose score by brute force is within one of the last decimal of the low
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -31,7 +31,8 @@ from index.search.result_set import Answer
 
 _ROWS, _QUICK_ROWS = 1_000_000, 100_000
 _REQUESTS, _QUICK_REQUESTS = 1_000, 200
-_K, _MAX_PAGES = 100, 12
+_K = 100
+_FURTHER, _MAX_PAGES = 10_000, 12  # matches of each page after the first, and pages: sets of 110,100 come whole
 _SIZES = (10, 100, 1_000, 10_000, 100_000)  # of the sets without a filter; None: no lowest score
 _DECIMAL = 1e-6
 _ORDERS = (None, "year", "-year", "label", "-taken", "number 3", "score")
@@ -121,7 +122,7 @@ def _outcome(searcher: Searcher, vectors: Vectors, columns: dict[str, Any], requ
     bare = seconds_of(lambda: searcher.answer(request.query, _K, **options))
     full = seconds_of(lambda: answers.append(searcher.answer(request.query, _K, **options, **more)))
     while answers[-1].end is not None and len(answers) < _MAX_PAGES:
-        answers.append(searcher.answer(request.query, _K, after=answers[-1].end, **options, **more))
+        answers.append(searcher.answer(request.query, _FURTHER, after=answers[-1].end, **options, **more))
     found = [int(match.image_id) for answer in answers for match in answer.matches]
     first, whole = answers[0], answers[-1].end is None
     sizes = first.group_sizes
@@ -145,10 +146,22 @@ def _outcome(searcher: Searcher, vectors: Vectors, columns: dict[str, Any], requ
         "groups": len(groups.keys() & set(shown)) / len(groups) if whole and groups else 1.0,
         "disjoint": len({*shown}) == len(shown),
         "complete": not whole or len(shown) == (first.total if sizes is None else len(sizes)),
+        "ordered": _in_order(
+            [match.score for answer in answers for match in answer.matches], columns, found, request.sort
+        ),
         "facets": right,
         "bare_ms": 1e3 * bare,
         "extra_ms": 1e3 * (full - bare),
     }
+
+
+def _in_order(scores: Sequence[float | None], columns: dict[str, Any], found: list[int], sort: str | None) -> bool:
+    """Whether the images found, with their scores, ascend in what they are sorted by, or descend."""
+    order = sort or "-score"
+    name = order.removeprefix("-")
+    values = np.array(scores) if name == "score" else columns[name][found]
+    earlier, later = (values[1:], values[:-1]) if order.startswith("-") else (values[:-1], values[1:])
+    return bool((earlier <= later).all())
 
 
 def main(report: Report, folder: Path, options: Any) -> None:
@@ -173,7 +186,7 @@ def judge(report: Report, outcomes: list[Outcome]) -> None:
     report.values("requests", {"called exact": len(exact), "of": len(outcomes)})
     report.at_least("members: precision, lowest", min(each["precision"] for each in outcomes), 0.99)
     report.at_least("members: recall, lowest", min(each["recall"] for each in outcomes), 0.99)
-    for name in ("disjoint", "complete", "facets"):
+    for name in ("disjoint", "complete", "ordered", "facets"):
         report.at_least(f"share of requests: {name}", float(np.mean([each[name] for each in outcomes])), 1)
     report.at_least("share of requests: all groups", float(np.mean([each["groups"] == 1 for each in outcomes])), 0.99)
 
