@@ -204,7 +204,7 @@ class LiveEngine:
             self.refresh(now=False)  # another process of the server may have a newer version
         version, other = self.engine.searcher.version, edition.partition(" ")[0]
         raise VersionGone(
-            f"this server has index version {version} now, and the cursor is of "
+            f"index version {version} answers now, and the cursor is of "
             f"{'another index' if other in ('', version) else f'version {abbreviate(other)}'}: search again without it"
         )
 

@@ -49,6 +49,7 @@ def kill_often(command: list[str], location: str, kills: int) -> None:
             before = len(list(blocks.rglob("*.parquet")))
             while job.poll() is None and len(list(blocks.rglob("*.parquet"))) == before:
                 time.sleep(0.05)
+            assert job.poll() is None, "ended before it was killed"
             job.kill()
     subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
 

@@ -230,7 +230,7 @@ def test_an_image_may_be_in_several_collections(tmp_path: Path, monkeypatch: pyt
             gone = client.post(SEVERAL, json=body | {"cursor": first["cursor"]})
             assert refusal(gone) == (410, "version-gone"), body
             # Of all three, if their own threads have read CURRENT meanwhile.
-            assert re.match("in [abc]: this server has index version 000002 now", gone.json()["detail"])
+            assert re.match("in [abc]: index version 000002 answers now", gone.json()["detail"])
 
 
 def test_duplicates_are_folded_across_collections(tmp_path: Path) -> None:

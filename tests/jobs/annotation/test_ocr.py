@@ -151,8 +151,8 @@ def test_a_missing_extra_is_named(collection: Collection, run: Run, monkeypatch:
 @pytest.mark.long
 @pytest.mark.timeout(900)
 def test_a_job_killed_ten_times_reads_every_picture_once(collection: Collection, tmp_path: Path) -> None:
-    pictures = [drawn((f"Number {number}", 20, 20), size=(320, 100)) for number in range(60)]
-    files = {f"{number:02}.png": encode(picture, "png") for number, picture in enumerate(pictures)}
+    pictures = [drawn((f"Number {number}", 20, 20), size=(320, 100)) for number in range(120)]
+    files = {f"{number:03}.png": encode(picture, "png") for number, picture in enumerate(pictures)}
     add_files(collection, tmp_path, files)
     options: list[Any] = ["--name", "w", "--ocr", "--block-size", 4, "--on", "local"]
     command = list(map(str, [sys.executable, "-m", "likeness", "annotate", collection.location, *options]))
@@ -163,11 +163,12 @@ def test_a_job_killed_ten_times_reads_every_picture_once(collection: Collection,
         before = len(list(blocks.rglob("*.parquet")))
         while job.poll() is None and len(list(blocks.rglob("*.parquet"))) == before:
             time.sleep(0.01)
-        time.sleep(moments.uniform(0, 0.5))
+        time.sleep(moments.uniform(0, 0.2))
+        assert job.poll() is None, "ended before it was killed"
         job.kill()
         job.wait()
     subprocess.run(command, stdout=subprocess.DEVNULL, cwd=ROOT, check=True)
     [run] = log.runs()
     written = written_rows(log, run, log.files_of(run)).read(["image_id", "w"]).to_pylist()
     assert sorted(row["image_id"] for row in written) == sorted(files)
-    assert all(row["w"] == f"Number {int(str(row['image_id'])[:2])}" for row in written)
+    assert all(row["w"] == f"Number {int(str(row['image_id'])[:3])}" for row in written)
