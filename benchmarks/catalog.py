@@ -29,15 +29,16 @@ from index.builder.build_index import build_index
 from index.collection import Collection
 from index.collection.annotations import annotation_log
 from index.collection.layout import FACTS, MANIFEST, ROW_FILES, run_path, version_path
-from index.collection.records import RowFile, RunManifest
+from index.collection.records import RowFile, RunManifest, RunSettings
 from index.collection.row_files import FileList
-from index.collection.rows import EMBEDDING, embedding_column, text_array
+from index.collection.rows import EMBEDDING, FILTERED, embedding_column, text_array
 from index.search import Searcher
 from index.storage import Storage
 from jobs.embedding.commit import WrittenRun, commit
 from jobs.embedding.report import EmbedReport
 from jobs.planning.changes import compare
 from jobs.planning.decide import PlannedJob
+from jobs.planning.image_filter import ImageFilter
 from jobs.planning.plan import Plan
 from jobs.planning.todo import Todo
 from jobs.sources.files import SourceFile
@@ -114,8 +115,10 @@ def write_facts_alone(folder: Path, rows: int) -> None:
     _commit_facts(annotation_log(collection, "mood"), ", 'calm' AS mood", 0, rows)
 
 
-def _commit_facts(collection: Collection, more: str, first: int, last: int) -> RunManifest:
-    start = collection.start_run(SOURCE, _MODEL)
+def _commit_facts(
+    collection: Collection, more: str, first: int, last: int, settings: RunSettings | None = None, changed: str = "*"
+) -> RunManifest:
+    start = collection.start_run(SOURCE, _MODEL, settings)
     files, facts = list[RowFile](), list[RowFile]()
     for low in range(first, last, _FACTS):
         count = min(_FACTS, last - low)
@@ -126,6 +129,7 @@ def _commit_facts(collection: Collection, more: str, first: int, last: int) -> R
             f"'{start.run_id}' AS row_run, {len(facts)}::INTEGER AS row_file, (n - {low})::INTEGER AS row_position"
         )
         sql = f"SELECT {location}, {_COLUMNS} {more} FROM range({low}, {low + count}) AS numbers(n)"
+        sql = f"SELECT {changed} FROM ({sql})"
         duckdb.sql(f"COPY ({sql}) TO '{target}' (FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE {_FACTS // 8})")
         with target.open("rb") as file:
             digest = file_digest(file, "sha256").hexdigest()
@@ -176,6 +180,27 @@ def _plan(home: Path, rows: int) -> tuple[float, float]:
     return peak_rss() / 2**20, time.perf_counter() - started
 
 
+def _no_image() -> ImageFilter:
+    return ImageFilter.parse({"size": {"$lt": 0}}, usual_images(range(1)).schema)
+
+
+def write_left_out(folder: Path, rows: int) -> None:
+    """A collection of this many rows of images that `--keep` has left out."""
+    left_out = f"* REPLACE ('filter' AS error_stage, '{FILTERED}' AS error_reason)"
+    _commit_facts(Collection.create_or_open(str(folder)), "", 0, rows, _no_image().settings, left_out)
+
+
+def _plan_left_out(home: Path, rows: int) -> tuple[float, float]:
+    """Compare the same listing with these rows, and the same filter."""
+    collection, job = Collection.open(str(home)), PlannedJob(source=SOURCE, model=_MODEL, image_filter=_no_image())
+    parts = (usual_images(range(start, min(start + _FACTS // 16, rows))) for start in range(0, rows, _FACTS // 16))
+    listing, started = Listing.of(parts), time.perf_counter()
+    change = compare(listing, collection.snapshot(), job)
+    if change.counts.unchanged != rows:
+        raise RuntimeError(f"expected {rows:,} unchanged images, got {change.counts}")
+    return peak_rss() / 2**20, time.perf_counter() - started
+
+
 def _changed_images(numbers: range) -> pa.Table:
     images = usual_images(numbers)
     sizes = [10**9 if number % 1_000 == 0 else 100_000 + number for number in numbers]
@@ -220,7 +245,9 @@ def main(report: Report, folder: Path, options: Any) -> None:
         write_facts_alone(home, rows)
         facts.add("listing", rows, *in_new_process(_list, rows))
         facts.add("plan, 0.1% changed", rows, *in_new_process(_plan, home, rows))
-        report.console.log(f"{rows:,} rows: listing and plan")
+        in_new_process(write_left_out, folder / f"left-out-{rows}", rows)
+        facts.add("plan, all left out", rows, *in_new_process(_plan_left_out, folder / f"left-out-{rows}", rows))
+        report.console.log(f"{rows:,} rows: listing and plans")
         for name, words in _FACT_COMMANDS.items():
             facts.measure(home, rows, name, words)
             report.console.log(f"{rows:,} rows: {name}")

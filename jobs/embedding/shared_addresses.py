@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from index.collection.catalog.catalog import Catalog, RunRows
 from index.collection.rows import STATE_COLUMNS, is_filtered
 from index.storage.storage import Storage
-from jobs.planning.image_filter import ImageFilter, leave_out
+from jobs.planning.image_filter import ImageFilter
 from jobs.planning.known_rows import copied_blocks
 from jobs.planning.todo import IN_MEMORY, POSITION, Todo
 from jobs.sources.listing import COPIED, FILE_FACTS, with_columns, with_outcome
@@ -63,12 +63,12 @@ def find_copies(
         with catalog.query(_WRITTEN.format(todo=todo.sql), IN_MEMORY) as answers:
             for listed, answer in todo.beside(answers):
                 row = pa.Table.from_batches([answer])
-                reasons, _ = image_filter.judge(with_outcome(listed, row, FILE_FACTS.names))
-                decided: Any = pc.or_(pc.is_valid(reasons), pc.invert(is_filtered(row)))
+                failed, _ = image_filter.judge(with_outcome(listed, row, FILE_FACTS.names))
+                decided: Any = pc.or_(pc.is_valid(failed), pc.invert(is_filtered(row)))
                 mask = pc.and_(pc.is_valid(row["seq"]), decided)
                 if known:
                     found = {name: pc.coalesce(listed[name], row[name]) for name in ("modified", "etag")}
-                    copied = leave_out(with_columns(listed, found), reasons)
+                    copied = image_filter.leave_out(with_columns(listed, found), failed)
                     yield copied.add_column(0, COPIED, row["seq"]).filter(mask)
                 else:
                     yield listed.filter(pc.invert(mask))

@@ -31,7 +31,7 @@ from index.storage.picture_reader import PictureReader
 from jobs.embedding.embed_rows import embed_rows
 from jobs.embedding.report import BlockSummary
 from jobs.errors import OtherModelError
-from jobs.planning.image_filter import EVERY_IMAGE, EXIF_TYPES, MEASURE_TYPES, ImageFilter, leave_out
+from jobs.planning.image_filter import EVERY_IMAGE, EXIF_TYPES, MEASURE_TYPES, ImageFilter
 from jobs.planning.plan import write_block
 from jobs.sources.listing import FILE_FACTS, LISTING, REFUSAL, with_columns, with_outcome
 from jobs.values import PER_HOST
@@ -126,12 +126,12 @@ def fetch_and_decode(
 
 def _leave_out(table: pa.Table, measured: pa.Table, image_filter: ImageFilter) -> pa.Table:
     """`table` with a reason instead of pixels for each picture that is left out."""
-    reasons, _ = image_filter.judge(with_columns(table, {name: measured[name] for name in measured.column_names}))
-    out = pc.is_valid(reasons)  # includes broken pictures, as the next job would judge them by their rows
+    failed, _ = image_filter.judge(with_columns(table, {name: measured[name] for name in measured.column_names}))
+    out = pc.is_valid(failed)  # includes broken pictures, as the next job would judge them by their rows
     if not pc.any(out).as_py():
         return table
     pixels = pc.if_else(out, pa.scalar(None, table["pixels"].type), table["pixels"])
-    return leave_out(with_columns(table, {"pixels": pixels}), reasons)
+    return image_filter.leave_out(with_columns(table, {"pixels": pixels}), failed)
 
 
 @cache

@@ -4,7 +4,7 @@ from __future__ import annotations  # pyarrow's types take arguments in its stub
 
 import itertools
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
@@ -22,7 +22,7 @@ from jobs.addresses.check_listing import NONE_POSTPONED
 from jobs.planning import plan_query as sql
 from jobs.planning.content_hashes import content_hashes
 from jobs.planning.earlier_runs import unfinished_run
-from jobs.planning.image_filter import EVERY_IMAGE, ImageFilter, leave_out
+from jobs.planning.image_filter import EVERY_IMAGE, ImageFilter
 from jobs.planning.plan import Plan, next_attempt
 from jobs.planning.todo import Todo
 from jobs.sources.listing import (
@@ -36,15 +36,10 @@ from jobs.sources.listing import (
 )
 from jobs.sources.stored_listing import Listing
 
-_TYPES: dict[str, pa.DataType] = {
-    **dict.fromkeys(("run", "number"), pa.int64()),
-    **dict.fromkeys(("source", "keep", "differs", "message"), TEXT),
-    **dict.fromkeys(("own", "same_model", "stale"), pa.bool_()),
+_RUN_TYPES: dict[str, pa.DataType] = {
+    **{"run": pa.int64(), "source": TEXT, "keep": TEXT, "differs": TEXT},
+    **{"own": pa.bool_(), "same_model": pa.bool_()},
 }
-_RUNS, _OUTCOMES = (
-    pa.schema({name: _TYPES[name] for name in names.split()})
-    for names in ("run source own same_model keep differs", "number message stale")
-)
 NONE_RELISTED: Final = 1 << 62
 
 
@@ -109,30 +104,31 @@ class Decisions:
             "r": sql.named("r", [known for _, known in columns]),
             "relabelled": sql.relabelled(len(names), {run for name in typed for run in rows.text_runs(name)}),
         }
-        self._create(sql.COMPARED, described=pa.Table.from_pylist(described, _RUNS))
+        self._create(sql.COMPARED, described=pa.Table.from_pylist(described, pa.schema(_RUN_TYPES)))
 
     def _judge(self) -> None:
         """Find the images that the filter leaves out, and rows whose outcome it changes or cannot decide."""
-        images, outcomes = self._job.image_filter, [_OUTCOMES.empty_table()]
+        images, outcomes = self._job.image_filter, iter(list[pa.Table]())
         if images.settings.keep is None:
             self._values["stale"] = self._filled(sql.WAS_LEFT_OUT)
         else:
             self._values["stale"] = "coalesce(outcomes.stale, false)"
-            outcomes += (self._judged(images, *each) for each in self._with_listing(sql.TO_JUDGE))
-        self._create(sql.JUDGED, given=pa.concat_tables(outcomes))
+            outcomes = (self._judged(images, *each) for each in self._with_listing(sql.TO_JUDGE))
+        self._insert("outcomes", "number BIGINT, condition SMALLINT, stale BOOLEAN", outcomes)
+        self._create(sql.JUDGED)
 
     def _judged(self, images: ImageFilter, known: pa.Table, listing: pa.Table) -> pa.Table:
         rows = known.select(["size", *FILE_FACTS.names, "error_reason"])
         covered: Any = known["covered"].cast(pa.bool_())
-        reasons, judged = images.judge(with_outcome(listing, rows, FILE_FACTS.names))
-        reasons = pc.if_else(refused_mask(listing), pa.scalar(None, TEXT), reasons)
-        out, before = pc.is_valid(reasons), is_filtered(rows)
+        left_out, judged = images.judge(with_outcome(listing, rows, FILE_FACTS.names))
+        left_out = pc.if_else(refused_mask(listing), pa.scalar(None, pa.int16()), left_out)
+        out, before = pc.is_valid(left_out), is_filtered(rows)
         failed: Any = pc.and_not(pc.is_valid(rows["error_reason"]), before)
         same_filter: Any = pc.equal(known["keep"], pa.scalar(images.settings.keep, TEXT)).fill_null(False)
         certain: Any = pa.array(judged)
         good = pc.or_(pc.or_(same_filter, failed), pc.and_not(certain, before))
         stale = pc.and_not(covered, pc.if_else(out, before, good))
-        outcomes = pa.table([known["number"], reasons, stale], schema=_OUTCOMES)
+        outcomes = pa.table({"number": known["number"], "condition": left_out, "stale": stale})
         return outcomes.filter(pc.or_(out, stale))
 
     def _resume(self) -> None:
@@ -147,13 +143,10 @@ class Decisions:
 
     def _verify(self) -> None:
         """Find images that seem unchanged, and have other bytes."""
-        altered: list[Any] = [pa.array([], pa.int64())]
-        if self._job.verify_hash:
-            with self._listing.catalog.query(sql.TO_VERIFY) as batches:
-                for batch in batches:
-                    differs = pc.not_equal(batch["known_hash"], content_hashes(batch["uri"].to_pylist()))
-                    altered.append(batch["number"].filter(differs))
-        self._create(sql.TODO, given=pa.table({"number": pa.chunked_array(altered)}))
+        read = self._read(sql.TO_VERIFY) if self._job.verify_hash else ()
+        altered = (each.filter(pc.not_equal(each["known_hash"], each["content_hash"])) for each in read)
+        self._insert("altered", "number BIGINT", (each.select(["number"]) for each in altered))
+        self._create(sql.TODO)
 
     def _find_copies(self) -> None:
         """Find images whose outcome is known: by id or address if nothing indicates a change, else by their bytes."""
@@ -169,28 +162,30 @@ class Decisions:
         self._create(sql.COPIES)
         # If no image is missing, none has moved, and reading all new ones to look for copies costs more than it saves.
         if job.may_delete or counts["stay"] or job.verify_hash:
-            self._read_likely_copies()
+            found = (each.select(["number", "content_hash"]) for each in self._read(sql.TO_READ))
+            self._insert("found", "number BIGINT, content_hash VARCHAR", found)
+            self._create(sql.SAME_CONTENT)
         if job.image_filter.conditions:
             self._drop_undecided_copies()
-
-    def _read_likely_copies(self) -> None:
-        found = [pa.table({"number": pa.array([], pa.int64()), "content_hash": pa.array([], TEXT)})]
-        with self._listing.catalog.query(sql.TO_READ) as batches:
-            for batch in batches:
-                hashes = content_hashes(batch["uri"].to_pylist())
-                found.append(pa.table({"number": batch["number"], "content_hash": hashes}))
-        self._create(sql.SAME_CONTENT, found=pa.concat_tables(found))
 
     def _drop_undecided_copies(self) -> None:
         """Leave only copies that are rejects, or of which the filter is known to keep the image."""
         images = self._job.image_filter
-        unusable = [pa.table({"number": pa.array([], pa.int64())})]
-        for rows, listed in self._with_listing(sql.OUTCOMES):
-            reasons, judged = images.judge(with_outcome(listed, rows, FILE_FACTS.names))
+
+        def undecided(rows: pa.Table, listed: pa.Table) -> pa.Table:
+            failed, judged = images.judge(with_outcome(listed, rows, FILE_FACTS.names))
             judged |= bool(images.measures)  # all rows that it may be judged by are of jobs with the same expression
-            usable = pc.and_(pc.is_null(reasons), pc.or_(pc.is_valid(rows["error_reason"]), pa.array(judged)))
-            unusable.append(rows.select(["number"]).filter(pc.invert(usable)))
-        self._create("DELETE FROM copies WHERE number IN (FROM given)", given=pa.concat_tables(unusable))
+            usable = pc.and_(pc.is_null(failed), pc.or_(pc.is_valid(rows["error_reason"]), pa.array(judged)))
+            return rows.select(["number"]).filter(pc.invert(usable))
+
+        self._insert("dropped", "number BIGINT", (undecided(*each) for each in self._with_listing(sql.OUTCOMES)))
+        self._create("DELETE FROM copies WHERE number IN (FROM dropped)")
+
+    def _read(self, text: str) -> Iterator[pa.Table]:
+        """The answer to a query of images, with the `content_hash` of each, whose file is read."""
+        with self._listing.catalog.query(text) as batches:
+            for images in map(pa.Table.from_batches, ([batch] for batch in batches)):
+                yield with_columns(images, {"content_hash": content_hashes(images["uri"].to_pylist())})
 
     # The results
 
@@ -235,11 +230,11 @@ class Decisions:
     def _to_do(self, action: str) -> Iterator[pa.Table]:
         """The images that get an action, with the place `COPIED`."""
         for rows, listed in self._with_listing(sql.TO_DO.replace("{action}", action)):
-            message = rows["message"]
-            if message.null_count < len(message):
+            condition = rows["condition"]
+            if condition.null_count < len(condition):
                 facts = {name: where(rows["covered"].cast(pa.bool_()), rows[name]) for name in FILE_FACTS.names}
                 more = {name: rows[name] for name in ("size", "content_hash")}
-                listed = leave_out(with_columns(listed, facts | more), message)
+                listed = self._job.image_filter.leave_out(with_columns(listed, facts | more), condition)
             yield listed.add_column(0, COPIED, rows["seq"])
 
     def _with_listing(self, text: str) -> Iterator[tuple[pa.Table, pa.Table]]:
@@ -247,6 +242,12 @@ class Decisions:
 
     def _row(self, text: str) -> dict[str, Any]:
         return next(self._listing.catalog.rows(self._filled(text)))
+
+    def _insert(self, name: str, columns: str, rows: Iterable[pa.Table]) -> None:
+        """Create a table of rows that come while others are read: DuckDB may write it to disk."""
+        self._create(f"CREATE OR REPLACE TABLE {name} ({columns})")
+        for each in rows:
+            self._create(f"INSERT INTO {name} FROM given", given=each)
 
     def _create(self, text: str, **tables: pa.Table) -> None:
         self._listing.catalog.create(self._filled(text), **tables)

@@ -20,7 +20,7 @@ import pyarrow as pa
 from embedder.images.exif import EXIF_COLUMNS
 from embedder.images.quality import MEASURES
 from index.collection.records import RunSettings
-from index.collection.rows import FILTERED, TEXT, in_files, metadata_columns
+from index.collection.rows import FILTERED, in_files, metadata_columns
 from index.errors import FilterError
 from index.filters.filter import Filter
 from jobs.errors import UsageError
@@ -67,7 +67,8 @@ class ImageFilter:
         return cls(settings=RunSettings(keep=keep.key), conditions=conditions, measures=measured)
 
     def judge(self, images: pa.Table) -> tuple[Column, Mask]:
-        """The reason why each image is left out, null if there is none so far; and a mask: all conditions are judged.
+        """The number of the condition that leaves out each image, null if none does so far; and a mask: all conditions
+        are judged.
 
         A condition is judged once every fact and measure that it names is present in `images` and not null.
         """
@@ -80,8 +81,14 @@ class ImageFilter:
             if known.any():
                 holds = np.concatenate([condition.mask(batch) for batch in images.to_batches()])
                 failed[known & ~holds & (failed < 0)] = number
-        texts = pa.array([f"--keep leaves it out: {json.dumps(each.expression)}" for each in self.conditions], TEXT)
-        return texts.take(pa.array(failed, mask=failed < 0)), judged
+        return pa.chunked_array([pa.array(failed, pa.int16(), mask=failed < 0)]), judged
+
+    def leave_out(self, table: pa.Table, failed: Column) -> pa.Table:
+        """`table` with the columns of `REJECT_COLUMNS`, which mark the images that a condition has left out."""
+        texts = [f"--keep leaves it out: {json.dumps(each.expression)}" for each in self.conditions]
+        numbers: list[Any] = failed.to_pylist()
+        left_out = ((row, texts[number]) for row, number in enumerate(numbers) if number is not None)
+        return refuse(table, {row: ("filter", FILTERED, text, False) for row, text in left_out})
 
     def exif_columns(self, names: Sequence[str]) -> list[str]:
         """Those of these columns that hold EXIF, if it is read."""
@@ -110,9 +117,3 @@ def _conditions(expression: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 EVERY_IMAGE: Final = ImageFilter()
-
-
-def leave_out(table: pa.Table, reasons: Column) -> pa.Table:
-    """`table` with the columns of `REJECT_COLUMNS`, which mark the images that have a reason as left out."""
-    texts: list[Any] = reasons.to_pylist()
-    return refuse(table, {row: ("filter", FILTERED, text, False) for row, text in enumerate(texts) if text})

@@ -122,15 +122,14 @@ WAS_LEFT_OUT: Final = f"coalesce(number < {{relisted}} AND row_reason = '{FILTER
 """Whether an image has to be written again, without a filter."""
 # The images after the filter's `outcomes`; rows that are `{stale}` are written again.
 JUDGED = f"""
-CREATE OR REPLACE TABLE outcomes AS FROM given;
 CREATE OR REPLACE VIEW judged AS
 SELECT compared.* REPLACE (
-           coalesce(content_hash, CASE WHEN message IS NOT NULL AND covered THEN row_hash END) AS content_hash,
-           coalesce(size, CASE WHEN message IS NOT NULL AND covered THEN row_size END) AS size,
-           CASE WHEN message IS NOT NULL THEN 'filter' ELSE error_stage END AS error_stage,
-           CASE WHEN message IS NOT NULL THEN '{FILTERED}' ELSE error_reason END AS error_reason,
+           coalesce(content_hash, CASE WHEN condition IS NOT NULL AND covered THEN row_hash END) AS content_hash,
+           coalesce(size, CASE WHEN condition IS NOT NULL AND covered THEN row_size END) AS size,
+           CASE WHEN condition IS NOT NULL THEN 'filter' ELSE error_stage END AS error_stage,
+           CASE WHEN condition IS NOT NULL THEN '{FILTERED}' ELSE error_reason END AS error_reason,
            coalesce(rewritten, CASE WHEN {{stale}} THEN 'other_keep' END) AS rewritten),
-       message,
+       condition,
        covered AND rewritten IS NULL AND NOT {{stale}} AS stays
 FROM compared LEFT JOIN outcomes USING (number);
 CREATE OR REPLACE TABLE undecided AS
@@ -166,7 +165,6 @@ SELECT number, uri, known_hash FROM settled
 WHERE kept AND error_reason IS NULL AND known_hash IS NOT NULL AND NOT regexp_matches(uri, '{WEB}')
 """
 TODO = """
-CREATE OR REPLACE TABLE altered AS FROM given;
 CREATE OR REPLACE TABLE todo AS FROM settled WHERE (NOT kept OR number IN (FROM altered)) AND error_reason IS NULL;
 CREATE OR REPLACE TABLE copies (number BIGINT, seq BIGINT);
 """
@@ -244,7 +242,7 @@ WITH copied AS (
     FROM settled LEFT JOIN copied USING (number) LEFT JOIN moved USING (number)
     LEFT JOIN of_another_model USING (number)
 )
-SELECT number, seq, message,
+SELECT number, seq, condition,
        CASE WHEN is_kept THEN 'keep' WHEN error_reason IS NOT NULL THEN 'refuse'
             WHEN seq IS NOT NULL THEN 'copy' ELSE 'embed' END AS action,
        CASE WHEN is_kept AND NOT stays THEN 'resumed'
@@ -263,7 +261,7 @@ FROM judged;
 """
 COUNTS = "SELECT action, why, status, count(*) AS images FROM decisions GROUP BY ALL"
 TO_DO = """
-SELECT number, decisions.seq, settled.message, covered,
+SELECT number, decisions.seq, settled.condition, covered,
        settled.size, settled.content_hash, width, height, format
 FROM decisions JOIN settled USING (number) WHERE action = '{action}'
 """
