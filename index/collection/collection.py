@@ -78,14 +78,14 @@ class Snapshot:
     def _live(self) -> LiveRows:
         return LiveRows.of_runs(self.collection.storage, self.committed)
 
-    def everything(self) -> Catalog:
-        """All that was written, by unfinished runs too; the live rows are those of committed runs."""
-        runs = [*self._committed_rows, *self._unfinished(committed=False)]
-        return Catalog(self.collection.storage, sorted(runs, key=lambda rows: rows.run_id))
+    def everything(self, unfinished: Sequence[RunStart] | None = None) -> Catalog:
+        """All that was written, by these unfinished runs too, or by all; the live rows are those of committed runs."""
+        more = self._written(self.unfinished if unfinished is None else unfinished, committed=False)
+        return Catalog(self.collection.storage, sorted([*self._committed_rows, *more], key=lambda rows: rows.run_id))
 
     def newest(self) -> Catalog:
         """The live rows, and those of unfinished runs that are newer, or have ids that no live row has."""
-        unfinished = self._unfinished(committed=True)
+        unfinished = self._written(self.unfinished, committed=True)
         older = [rows for rows in unfinished if rows.run_id <= self.last_run]
         newer = [rows for rows in unfinished if rows.run_id > self.last_run]
         return Catalog(self.collection.storage, [*older, *self._committed_rows, *newer])
@@ -94,10 +94,8 @@ class Snapshot:
     def _committed_rows(self) -> list[RunRows]:
         return [RunRows.of(self.collection.storage, run) for run in self.committed]
 
-    def _unfinished(self, *, committed: bool) -> list[RunRows]:
-        return [
-            RunRows(run=run, files=self.collection.written_files(run), committed=committed) for run in self.unfinished
-        ]
+    def _written(self, runs: Iterable[RunStart], *, committed: bool) -> list[RunRows]:
+        return [RunRows(run=run, files=self.collection.written_files(run), committed=committed) for run in runs]
 
 
 @dataclass(frozen=True)

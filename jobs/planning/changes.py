@@ -63,9 +63,11 @@ def compare(listing: Listing, snapshot: Snapshot, job: PlannedJob) -> SourceChan
     """Compare a listing with the rows, without writing anything."""
     catalog = snapshot.live().catalog
     decisions = _decide(listing, snapshot, job, catalog)
-    if snapshot.unfinished and any(row["action"] != "keep" for each in decisions for row in each.counts):
+    sources = [each.source for each in decisions]
+    usable = [run for run in snapshot.unfinished if run.source in sources and run.model.agrees_with(job.model)]
+    if usable and any(row["action"] != "keep" for each in decisions for row in each.counts):
         # The files of unfinished runs are read as a whole, so only if something is to do.
-        catalog = snapshot.everything()
+        catalog = snapshot.everything(usable)
         decisions = _decide(listing, snapshot, job, catalog)
     first, *others = (each.planned() for each in decisions)
     plans = [replace(first, deletes=catalog.store("SELECT seq, image_id FROM missing WHERE gone")), *others]

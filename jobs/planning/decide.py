@@ -64,6 +64,7 @@ class Decisions:
         self, listing: Listing, snapshot: Snapshot, job: PlannedJob, rows: Catalog, relisted: int = NONE_RELISTED
     ) -> None:
         self._listing, self._snapshot, self._job, self._rows = listing, snapshot, job, rows
+        self.source = job.source
         self._values: dict[str, object] = {
             **{"listing": listing.view, "postponed": job.postponed, "c": rows.name, "relisted": relisted},
             "verify_hash": job.verify_hash,

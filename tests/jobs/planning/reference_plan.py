@@ -13,7 +13,7 @@ class ReferencePlan:
     """The `decisions` of a job by image id, and the `live` rows before it. `runs` come oldest first."""
 
     def __init__(self, runs: Sequence[Run], listing: Sequence[Image], job: Job) -> None:
-        self.runs, self.job, self.live, self.rewritten = runs, job, dict[str, Image](), dict[str, str]()
+        self.job, self.live, self.rewritten = job, dict[str, Image](), dict[str, str]()
         for run in (run for run in runs if run.committed):
             self.live = {name: row for name, row in self.live.items() if name not in run.deletes}
             self.live |= {row["image_id"]: row for rows in run.blocks for row in rows}
@@ -29,6 +29,7 @@ class ReferencePlan:
         self.decisions = {name: Decision("delete" if name in gone else "keep", "gone", "missing") for name in missing}
         listings = {job.source: [self._judge(image) for image in listing]}
         mixed = {row["run"].source for row in self.live.values() if row["run"].model != job.model}
+        self.runs = [run for run in runs if run.committed or run.source in mixed | {job.source}]
         for name, row in self.live.items():
             if row["run"].source in mixed and name not in listed | gone:
                 # An index has vectors of one model, so such a source is embedded again, and its failures are retried.
