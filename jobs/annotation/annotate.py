@@ -97,7 +97,8 @@ class Annotate:
         plan = plan_annotation(live, snapshot, recipe)
         if plan.done:
             return EmbedReport.of(plan)
-        earlier = [run for run in snapshot.committed if run.model.agrees_with(plan.model)]
+        known = snapshot.live().catalog
+        earlier = [number for number, run in enumerate(known.runs) if run.model.agrees_with(plan.model)]
         learned = self._learned(name, recipe, log, live, begun=bool(earlier or plan.run))
         plan = replace(plan, run=plan.run or log.start_run(SOURCE, plan.model))
         load = partial(recipe.load, name, learned, proven=plan.todo.num_rows < plan.listed)
@@ -106,8 +107,8 @@ class Annotate:
             written = self._write_from_vectors(plan, log, recipe, live, load=load, activity=activity)
         else:
             written = self._write_from_pictures(plan, log, recipe, load=load, activity=activity)
-        files = [*(file for run in earlier for file in log.files_of(run)), *written.files]
-        require_one_type(recipe.id, map_in_threads(partial(read_schema, log.storage), files))
+        schemas = map_in_threads(partial(read_schema, log.storage), written.files)
+        require_one_type(recipe.id, [*known.schemas(earlier), *schemas])
         try:
             commit(log, [written], self.max_reject_rate)
         except TooManyRejectsError as error:

@@ -17,6 +17,7 @@ from embedder.models.load import find_model
 from index.collection import Collection, writing
 from index.collection.collection import Snapshot
 from index.collection.layout import MANIFEST, run_path
+from index.collection.merged.merge import merge_runs
 from index.collection.records import UNKNOWN_MODEL, ModelRecord, RowFile, RunSettings, RunStart
 from index.collection.rows import EMBEDDING, TEXT, embedding_column
 from index.errors import NotACollectionError
@@ -103,6 +104,7 @@ class VectorImport:
                     self.progress(report.done, report.listed)
                 report.set_reasons(Counter(dict(sorted(reasons.items()))))
                 self._commit(leased, run, files, report)
+            merge_runs(leased)
         return report
 
     def _commit(self, leased: Collection, run: RunStart, files: list[RowFile], report: EmbedReport) -> None:

@@ -57,9 +57,10 @@ def copied_blocks(todo: Todo, catalog: Catalog, image_filter: ImageFilter) -> It
     so that few row files are read twice.
     """
     starts: list[Any] = catalog.table(_STARTS.format(todo=todo.sql))[COPIED].to_pylist()
+    groups, names = [*todo.bounds(COPIED)], todo.schema.names
     for first, end in pairwise([*starts, 1 << 62]):
-        parts = [each.filter(_between(each[COPIED], first, end)) for each in todo.tables()]
-        listed = pa.concat_tables(parts).sort_by(COPIED)
+        near = (group.read(todo.storage, names) for group, least, most in groups if least < end and first <= most)
+        listed = pa.concat_tables([each.filter(_between(each[COPIED], first, end)) for each in near]).sort_by(COPIED)
         for start in range(0, listed.num_rows, BLOCK):
             yield _copied_rows(listed.slice(start, BLOCK), catalog, image_filter)
 

@@ -5,7 +5,7 @@ from __future__ import annotations  # pyarrow's types take arguments in its stub
 from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -106,6 +106,17 @@ class Todo:
                 for first in range(max(0, self._start - position), end, rows):
                     yield RowGroup(path=path, number=number, first=first, rows=min(rows, end - first))
                 position += size
+
+    def bounds(self, name: str) -> Iterator[tuple[RowGroup, int, int]]:
+        """Where these rows are, with the least and the greatest value of a column of integers in the file there."""
+        path, metadata = "", None
+        for group in self.groups():
+            if metadata is None or group.path != path:
+                path = group.path
+                metadata = pq.read_metadata(self.storage.absolute(path))
+                column = metadata.schema.names.index(name)
+            values: Any = metadata.row_group(group.number).column(column).statistics
+            yield group, values.min, values.max
 
     def copy_files(self, storage: Storage, folder: str) -> None:
         """Copy the files that have these rows to a folder, where other machines can read them."""

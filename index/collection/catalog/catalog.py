@@ -164,9 +164,12 @@ class Catalog:
 
     def schema_of(self, runs: Iterable[int] | None = None) -> pa.Schema:
         """The columns of some runs' rows, or of all, as in files. The embedding has no length."""
-        wanted = frozenset(range(len(self.runs)) if runs is None else runs)
-        facts = self._facts.items()
-        return unify([schema for schema, files in facts if any(not wanted.isdisjoint(file.runs) for file in files)])
+        return unify(self.schemas(range(len(self.runs)) if runs is None else runs))
+
+    def schemas(self, runs: Iterable[int]) -> list[pa.Schema]:
+        """The different columns of the rows of these runs."""
+        facts, wanted = self._facts.items(), frozenset(runs)
+        return [schema for schema, files in facts if any(not wanted.isdisjoint(file.runs) for file in files)]
 
     def text_runs(self, column: str) -> list[int]:
         """The runs in which a column is text."""
