@@ -20,6 +20,7 @@ from api.settings import ServeSettings
 from index.builder.build_index import build_index
 from index.collection import Collection
 from index.collection.annotations import annotation_log
+from index.collection.merged.sets import MergedRun
 from index.collection.records import ModelRecord
 from index.search import Searcher
 from jobs.demo.collection import embed_here
@@ -510,6 +511,14 @@ def test_an_import_that_is_interrupted_commits_nothing(tmp_path: Path) -> None:
     left = Collection.open(str(tmp_path / "imported")).snapshot()
     assert (left.committed, left.unfinished) == ([], [])
     assert import_vectors(tmp_path / "vectors.npy").live_rows().num_rows == 40
+
+
+def test_many_imports_are_merged(exported: Collection, tmp_path: Path) -> None:
+    export(exported, str(tmp_path / "out"), "parquet")
+    for _ in range(4):
+        collection = import_vectors(tmp_path / "out")
+    assert [isinstance(run, MergedRun) for run in collection.runs()] == [True] * 4
+    assert collection.live_rows().num_rows == 40
 
 
 def test_reembed_reuses_imported_vectors(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,8 +10,10 @@ import pytest
 
 from index.collection.catalog.catalog import Catalog
 from index.storage import Storage
+from jobs.planning import known_rows
+from jobs.planning.image_filter import EVERY_IMAGE
 from jobs.planning.todo import GROUP, POSITION, RowGroup, Todo
-from jobs.sources.listing import LISTING, listing_table
+from jobs.sources.listing import COPIED, LISTING, listing_table
 from tests.support.collections.run_plans import images_to_do
 
 METADATA = {
@@ -102,3 +104,15 @@ def test_files_go_when_the_last_part_goes() -> None:
     assert images_to_do(part)["image_id"].to_pylist() == ["1", "2"]
     del part
     assert not folder.exists()
+
+
+def test_copies_come_in_the_order_of_the_rows_that_they_copy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(known_rows, "_copied_rows", lambda listed, *_: listed)
+    seqs = np.random.default_rng(1).permutation(140_000)  # more than are put in order at once
+    seqs[:70_000].sort()
+    todo, nothing = Todo([pa.table({COPIED: seqs, "image_id": seqs.astype(str)})]), Storage.open(str(tmp_path))
+    blocks = [*known_rows.copied_blocks(todo, Catalog(nothing, [], live=False), EVERY_IMAGE)]
+    copied = pa.concat_tables(blocks)
+    assert copied[COPIED].to_pylist() == list(range(140_000))
+    assert copied["image_id"].to_pylist() == list(map(str, range(140_000)))
+    assert max(map(len, blocks)) == known_rows.BLOCK
