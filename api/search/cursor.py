@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, Self
 
@@ -29,7 +29,8 @@ class Cursor:
 
     def __str__(self) -> str:
         """As answers show it."""
-        return base64.urlsafe_b64encode(json.dumps(asdict(self)).encode()).decode().rstrip("=")
+        document = {**vars(self), "place": vars(self.place)}  # `asdict` takes 50 µs
+        return base64.urlsafe_b64encode(json.dumps(document).encode()).decode().rstrip("=")
 
     @classmethod
     def read(cls, text: object, search: str) -> Self:

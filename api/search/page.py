@@ -49,10 +49,8 @@ def page_of(searcher: VersionSearcher, query: Query, vectors: Sequence[NDArray[n
             hidden=query.hidden,
             **options,
         )
-    matches = [
-        match if match.score is None else replace(match, percentile=searcher.percentile(match.score, query.kind))
-        for match in answer.matches
-    ]
+    percentiles = searcher.percentiles([match.score for match in answer.matches], query.kind)
+    matches = [replace(match, percentile=each) for match, each in zip(answer.matches, percentiles, strict=True)]
     return replace(answer, matches=matches)
 
 

@@ -203,9 +203,18 @@ class VersionSearcher:
         """The percentage of images that score below `score` with random queries of a kind. None if no query of the kind
         was measured, or for no kind.
         """
-        scores = self.manifest.scores
-        random = scores.random.get(kind) if kind else None
-        return round(100 * float(np.interp(score, random, scores.levels)), 3) if random else None
+        return self.percentiles([score], kind)[0]
+
+    def percentiles(self, scores: Sequence[float | None], kind: QueryKind | None = "image") -> list[float | None]:
+        """The `percentile` of each score; None without one."""
+        known = self.manifest.scores
+        if not kind or not (random := known.random.get(kind)):
+            return [None] * len(scores)
+        shares = np.interp(np.array(scores, np.float64), random, known.levels)  # None becomes NaN
+        return [
+            None if score is None else round(100 * share, 3)
+            for score, share in zip(scores, shares.tolist(), strict=True)
+        ]
 
     def lowest_score(self, percentile: float, kind: QueryKind | None = "image") -> float | None:
         """The lowest score whose `percentile` is this one or a higher one; None like that."""

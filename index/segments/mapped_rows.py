@@ -95,7 +95,7 @@ class MappedRows:
 
     def positions(self, ids: pa.Array[Any], live: Eligible | None) -> Positions:
         """The positions of the `live` rows (None: all) with these ids, which are distinct; -1 for an id without one."""
-        if len(ids) * _SCANNED < len(self):
+        if (len(ids) - 2) * _SCANNED < len(self):  # that many in the time that a scan of few rows takes
             return np.array([self._position(id_, live) for id_ in ids.to_pylist()], np.int64)
         indices: Any = pc.index_in(self._ids.cast(ids.type), value_set=ids)
         # `fill_null` and `to_numpy` would import pandas, a third of the time of a search by id from the terminal.
