@@ -100,7 +100,7 @@ def test_a_version_is_gone_ten_minutes_after_its_last_page(
     service.live.refresh()
     gone = changing.post("/search", json={"k": 3, "cursor": cursor})
     assert (gone.status_code, gone.json()["type"]) == (410, "urn:likeness:problem:version-gone")
-    assert "000002 now, and the cursor is of version" in gone.json()["detail"]
+    assert "000002 answers now, and the cursor is of version" in gone.json()["detail"]
 
 
 def test_a_cursor_of_another_collection_is_refused_as_such(client: TestClient, tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_a_cursor_of_another_collection_is_refused_as_such(client: TestClient, t
         cursor = search(other, k=3)["cursor"]
     refused = client.post("/search", json={"k": 3, "cursor": cursor})
     assert refused.status_code == 410
-    assert "index version 000001 now, and the cursor is of another index" in refused.json()["detail"]
+    assert "index version 000001 answers now, and the cursor is of another index" in refused.json()["detail"]
 
 
 def test_a_newer_version_of_another_replica_is_opened(changing: TestClient, tmp_path: Path) -> None:
