@@ -109,14 +109,14 @@ def write_facts_alone(folder: Path, rows: int) -> None:
     """A collection of this many rows, most without row files, an annotation, and an index that seems to have all."""
     collection = write_collection(folder, 1_000)
     version = build_index(collection)
-    runs = [*version.runs, _commit_facts(collection, "", 1_000, rows).run_id]
+    runs = [*version.runs, _commit_facts(collection, 1_000, rows).run_id]
     manifest = version.model_copy(update={"runs": runs})
     collection.storage.write_atomic(version_path(version.version, MANIFEST), manifest.to_bytes())
-    _commit_facts(annotation_log(collection, "mood"), ", 'calm' AS mood", 0, rows)
+    _commit_facts(annotation_log(collection, "mood"), 0, rows, "*, 'calm' AS mood")
 
 
 def _commit_facts(
-    collection: Collection, more: str, first: int, last: int, settings: RunSettings | None = None, changed: str = "*"
+    collection: Collection, first: int, last: int, columns: str = "*", settings: RunSettings | None = None
 ) -> RunManifest:
     start = collection.start_run(SOURCE, _MODEL, settings)
     files, facts = list[RowFile](), list[RowFile]()
@@ -128,8 +128,7 @@ def _commit_facts(
         location = (
             f"'{start.run_id}' AS row_run, {len(facts)}::INTEGER AS row_file, (n - {low})::INTEGER AS row_position"
         )
-        sql = f"SELECT {location}, {_COLUMNS} {more} FROM range({low}, {low + count}) AS numbers(n)"
-        sql = f"SELECT {changed} FROM ({sql})"
+        sql = f"SELECT {columns} FROM (SELECT {location}, {_COLUMNS} FROM range({low}, {low + count}) AS numbers(n))"
         duckdb.sql(f"COPY ({sql}) TO '{target}' (FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE {_FACTS // 8})")
         with target.open("rb") as file:
             digest = file_digest(file, "sha256").hexdigest()
@@ -187,7 +186,7 @@ def _no_image() -> ImageFilter:
 def write_left_out(folder: Path, rows: int) -> None:
     """A collection of this many rows of images that `--keep` has left out."""
     left_out = f"* REPLACE ('filter' AS error_stage, '{FILTERED}' AS error_reason)"
-    _commit_facts(Collection.create_or_open(str(folder)), "", 0, rows, _no_image().settings, left_out)
+    _commit_facts(Collection.create_or_open(str(folder)), 0, rows, left_out, _no_image().settings)
 
 
 def _plan_left_out(home: Path, rows: int) -> tuple[float, float]:

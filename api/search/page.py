@@ -50,7 +50,10 @@ def page_of(searcher: VersionSearcher, query: Query, vectors: Sequence[NDArray[n
             **options,
         )
     percentiles = searcher.percentiles([match.score for match in answer.matches], query.kind)
-    matches = [replace(match, percentile=each) for match, each in zip(answer.matches, percentiles, strict=True)]
+    matches = [
+        match if each is None else replace(match, percentile=each)
+        for match, each in zip(answer.matches, percentiles, strict=True)
+    ]
     return replace(answer, matches=matches)
 
 

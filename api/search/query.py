@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, cast, get_args, overload
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, cast, get_args, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -209,6 +209,9 @@ class Matches(Sequence[Match]):
     are in `groups` groups. `facets` are the values of columns among all of them. `cursor` is for the next page.
     """
 
+    COLUMNS: ClassVar[Sequence[str]] = MATCH_COLUMNS
+    """Of a table of matches, before the metadata."""
+
     matches: Sequence[Match]
     first: int = 1
     total: int
@@ -244,7 +247,7 @@ class Matches(Sequence[Match]):
         import pandas as pd
 
         rows = self.rows()
-        return pd.DataFrame(rows, columns=None if rows else list(MATCH_COLUMNS))
+        return pd.DataFrame(rows, columns=None if rows else list(self.COLUMNS))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -268,6 +271,8 @@ class CollectionsResult(Matches):
     """A page of matches in several collections, with the name of each one's collection. See `SearchResult`; `versions`
     are by collection, and `model` is None if they have different ones.
     """
+
+    COLUMNS: ClassVar[Sequence[str]] = ("collection", *MATCH_COLUMNS)
 
     collections: Sequence[str]
     versions: Mapping[str, str]

@@ -109,7 +109,8 @@ class Decisions:
 
     def _judge(self) -> None:
         """Find the images that the filter leaves out, and rows whose outcome it changes or cannot decide."""
-        images, outcomes = self._job.image_filter, iter(list[pa.Table]())
+        images = self._job.image_filter
+        outcomes: Iterable[pa.Table] = ()
         if images.settings.keep is None:
             self._values["stale"] = self._filled(sql.WAS_LEFT_OUT)
         else:
