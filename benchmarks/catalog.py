@@ -11,7 +11,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from hashlib import file_digest
@@ -35,18 +35,16 @@ from index.collection.rows import EMBEDDING, FILTERED, embedding_column, text_ar
 from index.search import Searcher
 from index.storage import Storage
 from jobs.embedding.commit import WrittenRun, commit
-from jobs.embedding.report import EmbedReport
 from jobs.planning.changes import compare
 from jobs.planning.decide import PlannedJob
 from jobs.planning.image_filter import ImageFilter
-from jobs.planning.plan import Plan
-from jobs.planning.todo import Todo
+from jobs.planning.todo import IN_MEMORY, Todo
 from jobs.sources.files import SourceFile
 from jobs.sources.sorted_files import SortedFiles
 from jobs.sources.stored_listing import Listing
 
 SIZES, QUICK_SIZES = (1_000_000, 5_000_000, 20_000_000), (10_000, 100_000)
-BAR_MIB, BAR_BYTES, BAR_LOOKUP_MS = 1_500, 10, 1.0
+BAR_MIB, BAR_BYTES, BAR_LOOKUP_MS, BAR_PLAN_S = 1_500, 10, 1.0, 2.0
 _LOOKUPS = 200
 _MODEL = model_of(8)
 _BLOCK = 1_024  # rows of a file
@@ -166,11 +164,13 @@ def _list(rows: int) -> tuple[float, float]:
     return peak_rss() / 2**20, time.perf_counter() - started
 
 
+def _listing(rows: int, images: Callable[[range], pa.Table] = usual_images) -> Listing:
+    return Listing.of(images(range(low, min(low + IN_MEMORY, rows))) for low in range(0, rows, IN_MEMORY))
+
+
 def _plan(home: Path, rows: int) -> tuple[float, float]:
     """Compare a listing, in which 0.1% of the images are changed, with the rows of a collection."""
-    parts = (range(start, min(start + _FACTS // 16, rows)) for start in range(0, rows, _FACTS // 16))
-    listing = Listing.of(map(_changed_images, parts))
-    started = time.perf_counter()
+    listing, started = _listing(rows, _changed_images), time.perf_counter()
     change = compare(
         listing, Collection.open(str(home)).snapshot(), PlannedJob(source=SOURCE, model=_MODEL, may_delete=True)
     )
@@ -192,8 +192,7 @@ def write_left_out(folder: Path, rows: int) -> None:
 def _plan_left_out(home: Path, rows: int) -> tuple[float, float]:
     """Compare the same listing with these rows, and the same filter."""
     collection, job = Collection.open(str(home)), PlannedJob(source=SOURCE, model=_MODEL, image_filter=_no_image())
-    parts = (usual_images(range(start, min(start + _FACTS // 16, rows))) for start in range(0, rows, _FACTS // 16))
-    listing, started = Listing.of(parts), time.perf_counter()
+    listing, started = _listing(rows), time.perf_counter()
     change = compare(listing, collection.snapshot(), job)
     if change.counts.unchanged != rows:
         raise RuntimeError(f"expected {rows:,} unchanged images, got {change.counts}")
@@ -217,14 +216,21 @@ def _delete(home: Path, rows: int) -> tuple[float, float]:
     return peak_rss() / 2**20, time.perf_counter() - started
 
 
-def _commit(home: Path, rows: int) -> tuple[float, float]:
-    """Commit a run that has written this many rows."""
-    collection, model = Collection.create_or_open(str(home)), _MODEL
-    plan = Plan(source=SOURCE, model=model, listed=rows, todo=Todo([]))
-    run = plan.start(collection)
-    files = [collection.write_rows(run.run_id, f"{n:06}", table) for n, table in enumerate(_tables(0, rows))]
-    started = time.perf_counter()
-    commit(collection, [WrittenRun(plan=plan, run=run, files=files, report=EmbedReport.of(plan))], 1.0)
+def _write_unfinished(folder: Path, rows: int) -> None:
+    """A collection of a run that has written this many rows, and was killed before its commit."""
+    collection = Collection.create_or_open(str(folder))
+    run = collection.start_run(SOURCE, _MODEL)
+    for number, table in enumerate(_tables(0, rows)):
+        collection.write_rows(run.run_id, f"0001-{number:06}", table)
+
+
+def _resume(home: Path, rows: int) -> tuple[float, float]:
+    """Find that an unfinished run has all images, and commit it."""
+    listing, collection, started = _listing(rows), Collection.open(str(home)), time.perf_counter()
+    change = compare(listing, collection.snapshot(), PlannedJob(source=SOURCE, model=_MODEL))
+    if change.counts.resumed != rows:
+        raise RuntimeError(f"expected {rows:,} images of the unfinished run, got {change.counts}")
+    commit(collection, [WrittenRun.begin(plan, collection) for plan in change.plans], 1.0)
     return peak_rss() / 2**20, time.perf_counter() - started
 
 
@@ -243,7 +249,10 @@ def main(report: Report, folder: Path, options: Any) -> None:
         home = folder / f"facts-{rows}"
         write_facts_alone(home, rows)
         facts.add("listing", rows, *in_new_process(_list, rows))
-        facts.add("plan, 0.1% changed", rows, *in_new_process(_plan, home, rows))
+        planned = in_new_process(_plan, home, rows)
+        facts.add("plan, 0.1% changed", rows, *planned)
+        if rows <= SIZES[0]:
+            report.at_most(f"plan, 0.1% of {rows:,} changed: s", planned[1], BAR_PLAN_S)
         in_new_process(write_left_out, folder / f"left-out-{rows}", rows)
         facts.add("plan, all left out", rows, *in_new_process(_plan_left_out, folder / f"left-out-{rows}", rows))
         report.console.log(f"{rows:,} rows: listing and plans")
@@ -254,7 +263,8 @@ def main(report: Report, folder: Path, options: Any) -> None:
     facts.report(report, "of facts alone")
     for rows in sizes[:2]:
         home = folder / f"vectors-{rows}"
-        vectors.add("commit", rows, *in_new_process(_commit, folder / f"commit-{rows}", rows))
+        in_new_process(_write_unfinished, folder / f"resumed-{rows}", rows)
+        vectors.add("resume and commit", rows, *in_new_process(_resume, folder / f"resumed-{rows}", rows))
         collection = write_collection(home, rows)
         for name, words in _VECTOR_COMMANDS.items():
             if name == "index, 0.1% new":

@@ -1,4 +1,6 @@
-"""What a collection costs after many nights of 100 changed rows, ÷ after one: `python -m benchmarks.runs [--quick]`."""
+"""What a collection costs after many nights of 100 changed rows, ÷ after one, and what a night costs that finds nothing
+new in a large one: `python -m benchmarks.runs [--quick]`.
+"""
 
 from __future__ import annotations
 
@@ -30,6 +32,8 @@ from jobs.values import DEMO_MODEL
 ROWS, NIGHT_ROWS = 100_000, 100
 NIGHTS, QUICK_NIGHTS = 300, 30
 BAR = 1.3
+LARGE, QUICK_LARGE = 1_000_000, 200_000
+BAR_OF_LISTING, BAR_MORE_S = 1.2, 3.0
 _BLOCK = 1_024  # rows of a file
 
 
@@ -37,16 +41,8 @@ def main(report: Report, folder: Path, options: Any) -> None:
     """Compare a collection after `nights` nights with one after a single night, of the same pictures."""
     nights = options.nights or (QUICK_NIGHTS if options.quick else NIGHTS)
     pictures, many, one = folder / "pictures", folder / "many", folder / "one"
-    for first in range(0, ROWS, 1_000):  # a file may have 65,000 names
-        draw(pictures, range(first, first + 1), seed=first)
-        for number in range(first + 1, first + 1_000):
-            path_of(pictures, number).hardlink_to(path_of(pictures, first))
-    listing = list_images(str(pictures)).read()
-    model = model_record(find_model(str(DEMO_MODEL)).identity)
-    collection = Collection.create_or_open(str(many))
-    starts = range(0, ROWS, _BLOCK)
-    collection.add_run(str(pictures), model, (_with_vectors(listing.slice(at, _BLOCK), model, at) for at in starts))
-    build_index(collection)
+    collection, listing = _write_collection(pictures, many, ROWS)
+    model = collection.runs()[0].model
     for night in range(nights):
         changed = listing.slice(night * NIGHT_ROWS % ROWS, NIGHT_ROWS)
         collection.add_run(str(pictures), model, [_with_vectors(changed, model, ROWS + night)])
@@ -76,11 +72,44 @@ def main(report: Report, folder: Path, options: Any) -> None:
         if not name.endswith("alone"):  # a few ms for each segment, of which there are some more than after one night
             report.at_most(f"{name}: seconds ÷ those after one night", ratio, BAR)
     report.table(f"{ROWS:,} rows after {nights} nights of {NIGHT_ROWS}", table)
+    _night_without_news(report, folder, QUICK_LARGE if options.quick else LARGE)
+
+
+def _night_without_news(report: Report, folder: Path, files: int) -> None:
+    pictures, home = folder / "many pictures", folder / "large"
+    _write_collection(pictures, home, files)
+    spent = by_turns(
+        {
+            "listing alone": partial(in_new_process, _list, str(pictures)),
+            "a night": lambda: likeness("reembed", str(pictures), str(home)).seconds,
+        },
+        rounds=3,
+    )
+    bar = BAR_OF_LISTING * spent["listing alone"] + BAR_MORE_S
+    report.at_most(f"a night that finds nothing new in {files:,} files: s", spent["a night"], bar)
+    report.values(f"seconds, {files:,} files, nothing new", spent)
+
+
+def _write_collection(pictures: Path, home: Path, rows: int) -> tuple[Collection, pa.Table]:
+    """A collection of so many files, with an index; and their listing."""
+    for first in range(0, rows, 1_000):  # a file may have 65,000 names
+        draw(pictures, range(first, first + 1), seed=first)
+        for number in range(first + 1, first + 1_000):
+            path_of(pictures, number).hardlink_to(path_of(pictures, first))
+    listing, model = list_images(str(pictures)).read(), model_record(find_model(str(DEMO_MODEL)).identity)
+    collection, starts = Collection.create_or_open(str(home)), range(0, rows, _BLOCK)
+    collection.add_run(str(pictures), model, (_with_vectors(listing.slice(at, _BLOCK), model, at) for at in starts))
+    build_index(collection)
+    return collection, listing
 
 
 def _with_vectors(listing: pa.Table, model: ModelRecord, seed: int) -> pa.Table:
     vectors = random_vectors(listing.num_rows, model.dim, seed)
     return listing.append_column(EMBEDDING, embedding_column(vectors))
+
+
+def _list(location: str) -> float:
+    return seconds_of(lambda: list_images(location))
 
 
 def _open(location: str) -> float:
