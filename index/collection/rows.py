@@ -163,11 +163,19 @@ def in_memory(schema: pa.Schema) -> pa.Schema:
 
 
 def in_files(schema: pa.Schema) -> pa.Schema:
-    """The reverse of `in_memory`."""
+    """The reverse of `in_memory`. Times and durations are in microseconds, and half floats are floats: so those of all
+    runs can be read together.
+    """
 
     def small(kind: Any) -> pa.DataType:
-        if pa.types.is_large_list(kind):
+        if pa.types.is_list(kind) or pa.types.is_large_list(kind):
             return pa.list_(small(kind.value_type))
+        if pa.types.is_timestamp(kind):
+            return pa.timestamp("us", kind.tz)
+        if pa.types.is_duration(kind):
+            return pa.duration("us")
+        if pa.types.is_float16(kind):
+            return pa.float32()
         return pa.string() if kind == TEXT else kind
 
     return pa.schema([field.with_type(small(field.type)) for field in schema])
@@ -248,7 +256,9 @@ def _cast(column: Any, kind: Any) -> Any:
     if is_list(kind) and not (is_list(column.type) or pa.types.is_null(column.type)):
         column = pa.chunked_array(list(map(_as_lists, column.chunks)))
     # An integer too large for a float is rounded: rows that other runs made floats must stay readable.
-    return column.cast(kind, safe=not pa.types.is_floating(kind))
+    if pa.types.is_floating(kind):
+        return column.cast(kind, safe=False)
+    return column.cast(options=pc.CastOptions(kind, allow_time_truncate=True))
 
 
 def _as_lists(values: Any) -> pa.Array[Any]:

@@ -16,7 +16,6 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -114,7 +113,35 @@ def test_integers_of_two_signs_are_all_exact(collection: Collection) -> None:
     assert found == [{"hash": large, "hashes": [-1]}, {"hash": -5, "hashes": [large]}]
 
 
-def test_values_that_no_type_holds_concern_those_who_ask_for_their_column(collection: Collection) -> None:
+@pytest.mark.parametrize("zone", [None, "UTC"])
+@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
+def test_times_and_durations_of_all_runs_are_read_to_the_microsecond(
+    collection: Collection, unit: Any, zone: Any
+) -> None:
+    exact, short = (
+        pa.array([1_714_997_289_123_456_789], pa.timestamp("ns", zone)),
+        pa.array([-1_999], pa.duration("ns")),
+    )
+    last = dt.datetime(2262 if unit == "ns" else 9999, 1, 2, tzinfo=dt.UTC if zone else None)
+    far, long = pa.array([last], pa.timestamp(unit, zone)), pa.array([dt.timedelta(days=-9)], pa.duration(unit))
+    for image_id, at, lasts in (("a", exact, short), ("b", far, long)):
+        lists = pa.ListArray.from_arrays([0, 1], at)
+        add_run(collection, rows([image_id], metadata={"at": at, "all": lists, "lasts": lasts}))
+    near = dt.datetime(2024, 5, 6, 12, 8, 9, 123456, last.tzinfo)
+    expected = [
+        {"at": near, "all": [near], "lasts": dt.timedelta(microseconds=-1)},
+        {"at": last, "all": [last], "lasts": dt.timedelta(days=-9)},
+    ]
+    live = LiveRows.of_runs(collection.storage, collection.runs())
+    for read in ([collection.live_rows([*expected[0]])], live.embedded()):
+        assert [row for part in read for row in part.select([*expected[0]]).to_pylist()] == expected
+
+
+def test_values_that_no_type_holds_concern_those_who_ask_for_their_column(
+    collection: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("rows", "catalog.row_facts"):  # as before times had microseconds, or from a stranger
+        monkeypatch.setattr(f"index.collection.{module}.in_files", lambda schema: schema)
     far, exact = dt.datetime(9999, 12, 31), pa.array([1], pa.timestamp("ns"))
     add_run(collection, rows(["a"], metadata={"until": pa.array([far], pa.timestamp("s")), "label": ["x"]}))
     add_run(collection, rows(["b"], metadata={"until": exact, "label": ["y"]}))
@@ -126,7 +153,6 @@ def test_values_that_no_type_holds_concern_those_who_ask_for_their_column(collec
 VALUES: dict[str, pa.Array[Any]] = {
     "int8": pa.array([-5], pa.int8()),
     "uint64": pa.array([2**64 - 1], pa.uint64()),
-    "half": pa.array(np.array([1.5], np.float16)),
     "nan": pa.array([float("nan")]),
     "decimal": pa.array([Decimal("12345678901234567890.25")], pa.decimal128(38, 2)),
     "long decimal": pa.array([Decimal("9" * 60 + ".5")], pa.decimal256(70, 1)),
@@ -134,8 +160,7 @@ VALUES: dict[str, pa.Array[Any]] = {
     "time": pa.array([dt.time(23, 59, 59, 999999)]),
     "time in ms": pa.array([dt.time(1, 2, 3)], pa.time32("ms")),
     "duration": pa.array([dt.timedelta(days=3, microseconds=1)]),
-    "time with zone": pa.array([NOON], pa.timestamp("ms", "Europe/Berlin")),
-    "nanoseconds": pa.array([1], pa.timestamp("ns")),
+    "time with zone": pa.array([NOON], pa.timestamp("us", "Europe/Berlin")),
     "null": pa.nulls(1),
     "text": pa.array(["ÄÖ \U0001f600 \x00 '\""]),
     "list": pa.array([["x", None]]),

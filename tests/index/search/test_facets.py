@@ -3,7 +3,7 @@
 from collections import Counter
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -102,10 +102,9 @@ def test_times_to_the_nanosecond_are_counted() -> None:
     assert counts.values == {"taken": {"2023-11": 1}}
 
 
-@pytest.mark.parametrize("unit", ["ms", "us"])
-def test_times_that_python_cannot_represent_are_null(tmp_path: Path, unit: Literal["ms", "us"]) -> None:
+def test_times_that_python_cannot_represent_are_null(tmp_path: Path) -> None:
     collection = Collection.create_or_open(str(tmp_path))
-    taken = pa.array([0, 0, 2**63 - 1, 1 - 2**63], pa.timestamp(unit))  # with infinity, as databases write it
+    taken = pa.array([0, 0, 2**63 - 1, 1 - 2**63], pa.timestamp("us"))  # with infinity, as databases write it
     add_version(collection, rows(list("abcd"), unit_vectors(4), metadata={"taken": taken}))
     searcher = Searcher.open(collection)
     assert searcher.facets().values == {"taken": {"1970-01": 2}}

@@ -250,7 +250,7 @@ PAIRS: list[tuple[Any, Any, list[Any]]] = [
     (pa.array([[1]]), pa.array([1.5]), [[1.0], [1.5]]),
     (pa.array([decimal.Decimal("1.10")]), pa.array([10**18]), [decimal.Decimal("1.10"), decimal.Decimal(10**18)]),
     (pa.array([dt.datetime(1000, 1, 1)], pa.timestamp("s")), pa.array([NOON], pa.timestamp("ns")),
-     ["1000-01-01 00:00:00.000", "2024-05-06 12:08:09.123456000"]),
+     [dt.datetime(1000, 1, 1), NOON]),
     (pa.array([None], pa.string()), pa.array([7]), [None, 7]),
     (pa.array([True]), pa.array([None], pa.string()), [True, None]),
     (pa.array([None], pa.string()), pa.array([["x"]]), [None, ["x"]]),
