@@ -39,7 +39,7 @@ test: $(READY)  ## Run the tests, except the slow ones (6 minutes on 2 cores)
 test-slow: $(READY)  ## Run the slow tests: on Ray, of faults and crashes, and in a browser
 	$(PYTEST) -m "(slow or ray or browser) and not long"
 
-test-long: $(READY)  ## Run soaks, losses of nodes, and tests at length (an hour on 2 cores)
+test-long: $(READY)  ## Run soaks, losses of nodes, and tests at length (two hours on 2 cores)
 	$(PYTEST) -m "long or hypothesis" --hypothesis-profile long
 
 check: $(READY)  ## Lint, formatting, types, and which package may import which
