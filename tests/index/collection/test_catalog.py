@@ -118,10 +118,8 @@ def test_integers_of_two_signs_are_all_exact(collection: Collection) -> None:
 def test_times_and_durations_of_all_runs_are_read_to_the_microsecond(
     collection: Collection, unit: Any, zone: Any
 ) -> None:
-    exact, short = (
-        pa.array([1_714_997_289_123_456_789], pa.timestamp("ns", zone)),
-        pa.array([-1_999], pa.duration("ns")),
-    )
+    exact = pa.array([1_714_997_289_123_456_789], pa.timestamp("ns", zone))
+    short = pa.array([-1_999], pa.duration("ns"))
     last = dt.datetime(2262 if unit == "ns" else 9999, 1, 2, tzinfo=dt.UTC if zone else None)
     far, long = pa.array([last], pa.timestamp(unit, zone)), pa.array([dt.timedelta(days=-9)], pa.duration(unit))
     for image_id, at, lasts in (("a", exact, short), ("b", far, long)):
@@ -135,6 +133,13 @@ def test_times_and_durations_of_all_runs_are_read_to_the_microsecond(
     live = LiveRows.of_runs(collection.storage, collection.runs())
     for read in ([collection.live_rows([*expected[0]])], live.embedded()):
         assert [row for part in read for row in part.select([*expected[0]]).to_pylist()] == expected
+
+
+def test_a_time_beyond_microseconds_is_refused_with_its_column(collection: Collection) -> None:
+    with pytest.raises(
+        CollectionError, match=r"column 'until': expected timestamp\[us\], got timestamp\[ms\] .*bounds"
+    ):
+        add_run(collection, rows(["a"], metadata={"until": pa.array([2**62]).cast(pa.timestamp("ms"))}))
 
 
 def test_values_that_no_type_holds_concern_those_who_ask_for_their_column(
@@ -153,6 +158,7 @@ def test_values_that_no_type_holds_concern_those_who_ask_for_their_column(
 VALUES: dict[str, pa.Array[Any]] = {
     "int8": pa.array([-5], pa.int8()),
     "uint64": pa.array([2**64 - 1], pa.uint64()),
+    "half": pa.array([1.5], pa.float16()),
     "nan": pa.array([float("nan")]),
     "decimal": pa.array([Decimal("12345678901234567890.25")], pa.decimal128(38, 2)),
     "long decimal": pa.array([Decimal("9" * 60 + ".5")], pa.decimal256(70, 1)),
@@ -160,7 +166,7 @@ VALUES: dict[str, pa.Array[Any]] = {
     "time": pa.array([dt.time(23, 59, 59, 999999)]),
     "time in ms": pa.array([dt.time(1, 2, 3)], pa.time32("ms")),
     "duration": pa.array([dt.timedelta(days=3, microseconds=1)]),
-    "time with zone": pa.array([NOON], pa.timestamp("us", "Europe/Berlin")),
+    "time with zone": pa.array([NOON], pa.timestamp("ms", "Europe/Berlin")),
     "null": pa.nulls(1),
     "text": pa.array(["ÄÖ \U0001f600 \x00 '\""]),
     "list": pa.array([["x", None]]),
@@ -171,6 +177,10 @@ VALUES: dict[str, pa.Array[Any]] = {
 }
 
 
+STORED: dict[str, pa.DataType] = {"half": pa.float32(), "time with zone": pa.timestamp("us", "Europe/Berlin")}
+"""The types of those that are stored with another."""
+
+
 @pytest.mark.parametrize("name", VALUES)
 def test_values_are_read_as_they_were_written(collection: Collection, name: str) -> None:
     add_run(collection, rows(["a"], metadata={"value": VALUES[name]}))
@@ -178,7 +188,7 @@ def test_values_are_read_as_they_were_written(collection: Collection, name: str)
     [by_catalog] = live.read(["value"])["value"].to_pylist()
     [by_file] = [batch["value"] for batch in live.embedded()]
     assert str(by_catalog) == str(VALUES[name][0].as_py()) == str(by_file[0].as_py())
-    assert live.schema.field("value").type == VALUES[name].type
+    assert live.schema.field("value").type == STORED.get(name, VALUES[name].type)
 
 
 @pytest.mark.parametrize(

@@ -98,6 +98,7 @@ class Web:
                 self._run()
         except KilledError:
             was_killed = True
+            assert self.hosts.max_ongoing <= _PER_HOST
             expire(self.nights.collection.storage)
             self._run()
         asked = self.hosts.requests
