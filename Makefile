@@ -33,8 +33,9 @@ notebook: $(READY)  ## Open the notebooks in JupyterLab, with a small demo colle
 # would wait for ever for the rest of its file.
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder --max-worker-restart 0
 
-test: $(READY)  ## Run the tests, except the slow ones (6 minutes on 2 cores)
-	$(PYTEST) -m "not slow and not ray and not browser and not long"
+# Three processes on two cores: tests wait a fifth of their time for other processes, servers and the disk.
+test: $(READY)  ## Run the tests, except the slow ones (5 minutes on 2 cores)
+	$(PYTEST) -n 3 -m "not slow and not ray and not browser and not long"
 
 test-slow: $(READY)  ## Run the slow tests: on Ray, of faults and crashes, and in a browser
 	$(PYTEST) -m "(slow or ray or browser) and not long"

@@ -1,6 +1,7 @@
 """Drawn videos."""
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -30,13 +31,19 @@ def write_video(
     path: Path, pictures: Sequence[Image.Image], *, seconds: int = 60, codec: str = "libx264", **options: Any
 ) -> Path:
     """Write a video that shows each picture for the same time, at ten frames per second."""
+    with ThreadPoolExecutor(1) as thread:
+        # If root starts SVT-AV1, this thread and all that it starts have priority over all processes of the machine.
+        thread.submit(_encode, path, pictures, seconds * 10 // len(pictures), codec, options).result()
+    return path
+
+
+def _encode(path: Path, pictures: Sequence[Image.Image], frames: int, codec: str, options: dict[str, Any]) -> None:
     with av.open(path, "w") as container:
         stream = container.add_stream(codec, rate=10, options=options)
         assert isinstance(stream, av.VideoStream)
         stream.width, stream.height = pictures[0].size
         stream.pix_fmt = "yuv420p"
         for picture in pictures:
-            for _ in range(seconds * 10 // len(pictures)):
+            for _ in range(frames):
                 container.mux(stream.encode(av.VideoFrame.from_image(picture)))
         container.mux(stream.encode())
-    return path
