@@ -38,6 +38,7 @@ from index.collection.layout import (
     SEGMENTS,
     STARTED,
     TOMBSTONES,
+    next_number,
     version_path,
 )
 from index.collection.live_rows import LiveRows
@@ -304,8 +305,9 @@ class VersionBuild:
 def _reserve_version(collection: Collection) -> str:
     """A number that no version ever had. Its folder is created, so that no other build uses it."""
     folders = [*collection.storage.list(INDEX), *collection.storage.list(SEGMENTS)]
-    numbers = [int(made_by) for entry in folders if (made_by := entry.name.partition("-")[0]).isdecimal()]
-    version = f"{max(numbers, default=0) + 1:06d}"
+    makers = {entry.name.partition("-")[0] for entry in folders}
+    taken = {int(maker) for maker in makers if maker.isdecimal() and len(maker) == 6}  # others are not ours
+    version = f"{next_number(taken, 999_999):06}"
     collection.check_lease()
     collection.storage.write_atomic(version_path(version, STARTED), f"{datetime.now(UTC).isoformat()}\n".encode())
     return version

@@ -68,7 +68,8 @@ def annotation_log(collection: Collection, name: str) -> Collection:
 
 def annotation_logs(collection: Collection) -> dict[str, Collection]:
     """The runs of every annotation, by its name."""
-    return {entry.name: annotation_log(collection, entry.name) for entry in collection.storage.list(ANNOTATIONS)}
+    entries = collection.storage.list(ANNOTATIONS)
+    return {entry.name: annotation_log(collection, entry.name) for entry in entries if entry.is_folder}
 
 
 def list_annotations(collection: Collection) -> list[Annotation]:

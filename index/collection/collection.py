@@ -55,6 +55,7 @@ R = TypeVar("R", RunStart, RunManifest)
 _MEMBERS = {RUNS, INDEX, CURRENT}
 _VERSION = re.compile(r"[0-9]{6}")
 _RUN_ID_TIME = "%Y%m%dT%H%M%SZ"
+_LAST_YEAR = 8999  # that records may have, see `Time`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,6 +190,8 @@ class Collection:
             with suppress(ValueError):
                 time = folder.rpartition("/")[2].partition("-")[0]
                 newest = datetime.strptime(time, _RUN_ID_TIME).replace(tzinfo=UTC)
+                if newest.year >= _LAST_YEAR:
+                    raise CollectionError(f"{folder} is of the year {newest.year}, and no run could follow: remove it")
                 if newest >= started_at.replace(microsecond=0):
                     started_at = newest + timedelta(seconds=1)
         run_id = f"{started_at.strftime(_RUN_ID_TIME)}-{secrets.token_hex(2)}"

@@ -1,5 +1,6 @@
 """Paths of a collection's files; ARCHITECTURE.md says what is in each."""
 
+from collections.abc import Set
 from typing import Final
 
 ANNOTATIONS: Final = "annotations"
@@ -61,6 +62,13 @@ TILE_VECTORS: Final = "tiles.faiss"
 TILE_ANN: Final = "tiles-ann.faiss"
 ANN_OF: Final = {VECTORS: ANN, TILE_VECTORS: TILE_ANN}
 """The approximate index of each file of vectors."""
+
+
+def next_number(taken: Set[int], last: int) -> int:
+    """A number from 1 to `last` that is not taken: after the largest that has a free one after it, as anyone may give a
+    folder any number.
+    """
+    return 1 + max((number for number in taken if number < last and number + 1 not in taken), default=0)
 
 
 def run_path(run_id: str, *names: str) -> str:

@@ -18,7 +18,7 @@ from index.collection.layout import (
     segment_path,
     version_path,
 )
-from index.collection.merged.sets import MANIFEST_PATH, read_manifest
+from index.collection.merged.sets import read_manifest
 from index.collection.records import VersionManifest
 from index.errors import CollectionError, OvertakenError
 from index.storage.storage import FileInfo
@@ -38,16 +38,16 @@ NFS loses deleted files."""
 FORGOTTEN_AFTER = timedelta(days=30)
 """An unfinished run is given up after so long without a write: a change of models may take weeks, with pauses."""
 
-_FOLDER = re.compile(r"index/(?:segments/)?([0-9]{6})(?:-[0-9-]+)?(?=/|$)")
-"""A version's or segment's folder. The group is the version whose build made it."""
+_FOLDER = re.compile(r"index/(?:([0-9]{6})|segments/([0-9]{6})-[0-9-]+)(?=/|$)")
+"""A version's or segment's folder. The groups are the version whose build made it. Other folders are not ours."""
 
 _IN_RUN = re.compile(
     rf"(.*{layout.RUNS}/[^/]+)/(?:(?:{layout.ROW_FILES}|{layout.FACTS}|{layout.TODO}[^/]*)/|{layout.FILE_LIST}[.]).*"
 )
 """A file of a run. The group is the run's folder."""
 
-_ENTRY = re.compile(r"[^/]+/[^/]+")
-"""What is directly in a folder of the collection: a run, or a set of merged ones."""
+_RUN = re.compile(rf"{layout.RUNS}/[^/]+")
+_SET = re.compile(rf"{layout.MERGED}/(?:[0-9]{{8}}|[.][^/]+)(?=/|$)")  # hidden: a write that was killed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,7 +143,7 @@ def _unneeded(
     no version names stay.
     """
     needed, dropped = _segment_paths(kept.values()), _segment_paths(versions.values())
-    makers = {path: _FOLDER.sub(r"\1", path) for path in folders}
+    makers = {path: _FOLDER.sub(r"\1\2", path) for path in folders}
     busy = {makers[path] for path, files in folders.items() if not _are_older(files, ABANDONED_AFTER)}
     segments, remains, left = list[str](), list[str](), dict[str, str]()
     for path, maker in makers.items():
@@ -219,7 +219,7 @@ def _leftovers(log: Collection) -> tuple[dict[str, int], dict[str, int], dict[st
     such as those of an attempt that another one replaced; and of sets of merged runs that were merged into others, or
     not completed.
     """
-    snapshot, files = log.snapshot(), _grouped(log, layout.RUNS, _ENTRY)
+    snapshot, files = log.snapshot(), _grouped(log, layout.RUNS, _RUN)
     runs, unnamed = dict[str, int](), dict[str, int]()
     for start in snapshot.unfinished:
         superseded = any(
@@ -237,8 +237,8 @@ def _leftovers(log: Collection) -> tuple[dict[str, int], dict[str, int], dict[st
                 unnamed[file.path] = file.size
     manifest, since = read_manifest(log.storage), datetime.now(UTC) - ABANDONED_AFTER
     counting = [*manifest.sets, *(number for number, at in manifest.replaced.items() if at > since)]
-    kept = {MANIFEST_PATH, *map(merged_path, counting)}
-    sets = {path: files for path, files in _grouped(log, layout.MERGED, _ENTRY).items() if path not in kept}
+    kept = set(map(merged_path, counting))
+    sets = {path: files for path, files in _grouped(log, layout.MERGED, _SET).items() if path not in kept}
     return runs, unnamed, {path: _bytes(each) for path, each in sets.items() if _are_older(each, ABANDONED_AFTER)}
 
 

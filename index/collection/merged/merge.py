@@ -13,9 +13,10 @@ import pyarrow as pa
 from index.collection.catalog.catalog import RunRows
 from index.collection.catalog.row_facts import in_parts, read_schema, write_parts
 from index.collection.collection import Collection
-from index.collection.layout import FACTS, MERGED, merged_path
+from index.collection.layout import FACTS, MERGED, merged_path, next_number
 from index.collection.merged.policy import choose
 from index.collection.merged.sets import (
+    LAST_NUMBER,
     MANIFEST_PATH,
     RUNS_FILE,
     MergedFacts,
@@ -73,8 +74,8 @@ def size_of(run: RunManifest) -> int:
 
 def _new_number(collection: Collection, manifest: MergedManifest) -> int:
     """A number that no set has, not even one that was not completed."""
-    folders = [int(entry.name) for entry in collection.storage.list(MERGED) if entry.name.isdecimal()]
-    return 1 + max([*folders, *manifest.sets, *manifest.replaced], default=0)
+    folders = {int(entry.name) for entry in collection.storage.list(MERGED) if entry.name.isdecimal()}
+    return next_number(folders.union(manifest.sets, manifest.replaced), LAST_NUMBER)
 
 
 def _write_set(collection: Collection, number: int, runs: Sequence[RunManifest]) -> None:

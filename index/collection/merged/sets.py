@@ -20,7 +20,8 @@ RUNS_FILE: Final = "runs.json"
 """In the folder of a set: its `MergedSet`."""
 MANIFEST_PATH: Final = f"{MERGED}/{MANIFEST}"
 
-SetNumber = Annotated[int, Field(ge=1, le=99_999_999)]
+LAST_NUMBER: Final = 99_999_999
+SetNumber = Annotated[int, Field(ge=1, le=LAST_NUMBER)]
 
 
 class MergedFacts(Record):

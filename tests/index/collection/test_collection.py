@@ -76,6 +76,9 @@ def test_run_ids_sort_by_start_even_if_the_clock_goes_back(collection: Collectio
     ids = [collection.start_run("memory:", MODEL).run_id for _ in range(5)]
     assert sorted(ids) == ids
     assert ids[0] > f"{future:%Y%m%dT%H%M%SZ}-ffff"
+    collection.storage.create_folder("runs/99991231T235959Z-ffff")
+    with pytest.raises(CollectionError, match=r"runs/99991231T235959Z-ffff is of the year 9999, .* remove it"):
+        collection.start_run("memory:", MODEL)
 
 
 def test_rows_are_read_as_they_were_written(collection: Collection) -> None:

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -357,6 +358,20 @@ def test_a_running_build_stays_until_it_has_been_idle_for_long(collection: Colle
     assert done.bytes_freed >= 15
     assert not version.exists()
     assert "000006-00" not in segments(collection)
+
+
+def test_what_users_put_beside_it_is_neither_counted_nor_pruned(collection: Collection, no_grace: None) -> None:
+    """Such as copies that someone made of a version, a segment or a set, and named after the day."""
+    names = ("index/20261128", "index/999999", "index/000001-20261128", "index/segments/9999999-00", "merged/copy-1")
+    copies = [Path(collection.location, name) for name in names]
+    for copy in copies:
+        shutil.copytree(file_of(collection, "000001"), copy, ignore=shutil.ignore_patterns("manifest.json"))
+        age(copy, ABANDONED_AFTER.total_seconds() + 60)
+    collection.storage.write_atomic("annotations/notes.txt", b"not an annotation")
+    add_version(collection, rows(["newest"], unit_vectors(1, seed=9)))
+    assert collection.current() == "000006"
+    prune(collection, keep=1)
+    assert [copy for copy in copies if not copy.exists()] == [copies[1]]  # named like an unfinished version
 
 
 def test_the_remains_of_a_build_are_removed_in_a_bucket_too(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -207,6 +207,16 @@ def test_prune_removes_what_is_of_no_use_after_a_day(collection: Collection) -> 
     assert sets(collection) == 1
 
 
+@pytest.mark.parametrize("name", ["99999999", "123456789012", "copy-of-00000001"])
+def test_a_set_gets_a_number_whatever_other_folders_are_called(collection: Collection, name: str) -> None:
+    add_runs(collection, 8)
+    expected = content(collection)
+    collection.storage.write_atomic(f"merged/{name}/file", b"x")
+    merge_runs(collection)
+    assert sets(collection) == 1
+    assert content(collection) == expected
+
+
 def test_runs_in_a_bucket(bucket: Bucket) -> None:
     collection = Collection.create_or_open(bucket.address("likeness"))
     add_runs(collection, 8)
