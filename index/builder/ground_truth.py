@@ -132,7 +132,7 @@ class GroundTruth:
         # Rows beyond the end of a list are unknown, so a new row that scores below it may not be the next one.
         ends = np.where(np.isfinite(self.scores), self.scores, np.inf).min(axis=1, keepdims=True)
         positions = segments.positions(touched)
-        positions = np.sort(positions[positions >= 0])
+        positions = np.unique(positions[positions >= 0])  # an id may be both deleted and new
         new = pa.array(segments.ids(positions), pa.string())
         parents = pc.index_in(pa.array(self.parents.ravel(), pa.string()), value_set=new)
         own = np.asarray(parents.fill_null(-1)).reshape(self.parents.shape)

@@ -18,7 +18,7 @@ from index.collection.catalog.catalog import Catalog
 from index.collection.catalog.sql import parquet
 from index.collection.collection import Collection
 from index.collection.layout import CHECKS
-from index.collection.row_files import map_in_threads, write_table
+from index.collection.row_files import map_small, write_table
 from index.storage import Storage
 from index.storage.scratch import Scratch
 from index.storage.storage import FileInfo
@@ -49,7 +49,8 @@ class Checks:
     def __init__(self, collection: Collection) -> None:
         self._scratch = Scratch("checks")
         pq.write_table(CHECK_SCHEMA.empty_table(), self._scratch.path / "00000000.parquet")
-        map_in_threads(partial(_copy, collection.storage, self._scratch.path), _files(collection))
+        storage = collection.storage
+        map_small(storage, partial(_copy, storage, self._scratch.path), _files(collection))
 
     @property
     def sql(self) -> str:

@@ -43,7 +43,7 @@ from index.collection.records import (
     RunStart,
     VersionManifest,
 )
-from index.collection.row_files import FileList, block_of, describe, map_in_threads, write_table
+from index.collection.row_files import FileList, block_of, describe, map_in_threads, map_small, write_table
 from index.collection.rows import check_rows, text_array
 from index.errors import CollectionError, DamagedRunError, DamagedVersionError, NotACollectionError, UnsafeFileError
 from index.storage import Storage
@@ -338,7 +338,7 @@ class Collection:
         return [merged[run_id] if run_id in merged else next(read) for run_id in ids]
 
     def _read_runs(self, folders: Sequence[str], name: str, record: type[R]) -> list[R | None]:
-        return map_in_threads(lambda folder: self._read_run(folder, name, record), folders)
+        return map_small(self.storage, lambda folder: self._read_run(folder, name, record), folders)
 
     def _read_run(self, folder: str, name: str, record: type[R]) -> R | None:
         path = f"{folder}/{name}"

@@ -186,6 +186,11 @@ def is_list(kind: pa.DataType) -> bool:
     return pa.types.is_nested(kind) and hasattr(kind, "value_type")
 
 
+def is_time(kind: pa.DataType) -> bool:
+    """Whether values are points in time. Those without a zone are in UTC, and days are their midnights."""
+    return pa.types.is_timestamp(kind) or pa.types.is_date(kind)
+
+
 def is_text(kind: pa.DataType) -> bool:
     return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
 
@@ -291,6 +296,9 @@ def common_field(one: pa.Field[Any], other: pa.Field[Any]) -> pa.Field[Any]:
         elements = [pa.field(one.name, kind.value_type if is_list(kind) else kind) for kind in kinds]
         make = pa.large_list if any(map(pa.types.is_large_list, kinds)) else pa.list_
         return pa.field(one.name, make(common_field(*elements).type))
+    if any(map(pa.types.is_timestamp, kinds)) and all(map(is_time, kinds)):
+        zoned = any(pa.types.is_timestamp(kind) and kind.tz for kind in kinds)
+        return pa.field(one.name, pa.timestamp("us", "UTC" if zoned else None))
     signed = [pa.types.is_signed_integer(kind) for kind in kinds]
     if any(map(pa.types.is_decimal, kinds)) or (pa.uint64() in kinds and any(signed)):  # Arrow chooses too few digits
         kinds = [pa.decimal128(len(str(2**kind.bit_width)), 0) if pa.types.is_integer(kind) else kind for kind in kinds]

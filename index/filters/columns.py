@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import TypeAdapter, ValidationError
 
-from index.collection.rows import JSON, conform, is_list, is_text
+from index.collection.rows import JSON, conform, is_list, is_text, is_time
 from index.errors import CollectionError, FilterError, OptionError
 
 Mask = npt.NDArray[np.bool_]
@@ -222,10 +222,6 @@ def _ticks(span: timedelta, operand: object, kind: pa.DataType) -> Fraction:
 
 def _ticks_per_second(kind: Any) -> Fraction:
     return Fraction(1, 86_400) if pa.types.is_date32(kind) else Fraction(_TICKS[getattr(kind, "unit", "ms")])
-
-
-def is_time(kind: pa.DataType) -> bool:
-    return pa.types.is_timestamp(kind) or pa.types.is_date(kind)
 
 
 OPAQUE = _Kind(lambda kind: True, "nothing", lambda operand, kind: None)

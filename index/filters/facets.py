@@ -14,9 +14,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from index.collection.rows import FIXED_COLUMNS, is_text
+from index.collection.rows import FIXED_COLUMNS, is_text, is_time
 from index.errors import OptionError
-from index.filters.columns import Column, Mask, is_time
+from index.filters.columns import Column, Mask
 
 MAX_ROWS = 1_000_000
 """Maximum number of rows that are counted; if there are more, every n-th batch is."""

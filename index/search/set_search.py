@@ -24,8 +24,8 @@ import pyarrow.compute as pc
 
 from index.arrays import Positions, Vectors, rounded
 from index.collection.catalog.database import database, run_statement
-from index.collection.rows import number_array, text_array
-from index.filters.columns import Column, is_time
+from index.collection.rows import is_time, number_array, text_array
+from index.filters.columns import Column
 from index.filters.facets import count_values
 from index.search.members import NOTHING, Members
 from index.search.result_set import MAX_VALUES, Hit, SetPage, SetRequest

@@ -14,7 +14,7 @@ from index.arrays import Positions
 from index.collection import Collection
 from index.collection.layout import ROWS, columns_path, segment_path
 from index.collection.records import SegmentRecord, VersionManifest
-from index.collection.row_files import map_in_threads
+from index.collection.row_files import map_small
 from index.collection.rows import EMBEDDING, embedding_type, metadata_columns
 from index.errors import DamagedVersionError
 from index.search.result_set import SetPage, SetRequest
@@ -72,7 +72,7 @@ def version_schema(collection: Collection, manifest: VersionManifest) -> pa.Sche
             schema = with_columns(schema, read(columns_path(manifest.version, segment.name)))
         return schema.append(pa.field(EMBEDDING, embedding_type(manifest.dim)))
 
-    return union_schema(map_in_threads(stored, manifest.segments))
+    return union_schema(map_small(collection.storage, stored, manifest.segments))
 
 
 class Shard:

@@ -26,7 +26,7 @@ from index.collection.collection import Snapshot
 from index.collection.layout import learned_path
 from index.collection.live_rows import LiveRows
 from index.collection.records import Learned, ModelRecord, RunStart
-from index.collection.row_files import map_in_threads, read_schema
+from index.collection.row_files import map_small, read_schema
 from index.versions.servable import collection_model
 from jobs.annotation.predictor import EMBEDDED_HASH, Recipe, annotated_rows, require_one_type
 from jobs.annotation.publish import SOURCE, publish, require_name_available, require_same_kind
@@ -107,7 +107,7 @@ class Annotate:
             written = self._write_from_vectors(plan, log, recipe, live, load=load, activity=activity)
         else:
             written = self._write_from_pictures(plan, log, recipe, load=load, activity=activity)
-        schemas = map_in_threads(partial(read_schema, log.storage), written.files)
+        schemas = map_small(log.storage, partial(read_schema, log.storage), written.files)
         require_one_type(recipe.id, [*known.schemas(earlier), *schemas])
         try:
             commit(log, [written], self.max_reject_rate)

@@ -28,6 +28,7 @@ from index.storage.bucket_address import MAX_AT_ONCE
 CACHE_BYTES: Final = "LIKENESS_CACHE_BYTES"
 
 _ATTEMPTS: Final = 3
+_LARGE: Final = 1 << 20  # bytes
 _DOWNLOADS: Final = 8  # in parallel, because most files are small; each takes `MAX_AT_ONCE` of memory, a few times
 _PARTIAL: Final = ".part"
 _ABANDONED_AFTER_S: Final = 86_400
@@ -160,13 +161,17 @@ def first_damage(
             raise
         return None
 
-    # hashlib releases the GIL, and requests to a bucket wait in parallel.
-    with ThreadPoolExecutor(_DOWNLOADS) as pool:
-        for path, found in zip(files, pool.map(problem, files), strict=True):
-            if found:
-                pool.shutdown(cancel_futures=True)
+    # hashlib releases the GIL, and requests to a bucket wait in parallel. A thread costs more than a small file here.
+    pool = ThreadPoolExecutor(_DOWNLOADS)
+    try:
+        apart = [path for path in files if not storage.is_local or files[path].size >= _LARGE]
+        checks = {path: pool.submit(problem, path) for path in apart}
+        for path in files:
+            if found := checks[path].result() if path in checks else problem(path):
                 return path, found
-    return None
+        return None
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def cache_too_small(folder: Path) -> CollectionError:

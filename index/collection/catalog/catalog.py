@@ -29,7 +29,7 @@ from index.collection.catalog.row_facts import MAX_POSITIONS, read_schema, write
 from index.collection.catalog.sql import cast, parquet, quoted, shape, without_nan
 from index.collection.merged.sets import MergedRun
 from index.collection.records import ModelRecord, RowFile, RunManifest, RunStart
-from index.collection.row_files import FileList, copies_here, map_in_threads
+from index.collection.row_files import FileList, copies_here
 from index.collection.rows import (
     DELETED_COLUMNS,
     EMBEDDING,
@@ -131,7 +131,7 @@ class Catalog:
         self._rows = sum(each.file.rows for each in files)
         self._facts = dict[pa.Schema, list[_File]]()
         """The files with the same columns; there may be thousands of files, and mostly few schemas."""
-        schemas = map_in_threads(lambda each: read_schema(each.path, each.file), files)
+        schemas = [read_schema(each.path, each.file) for each in files]  # threads take twice as long
         for schema, file in zip(schemas, files, strict=True):
             of_rows = schema.names != [*DELETED_COLUMNS]
             (self._facts.setdefault(schema, []) if of_rows else deletes).append(file)
@@ -320,13 +320,13 @@ class Catalog:
         gone = "SELECT CAST(NULL AS BIGINT) AS seq, CAST(NULL AS VARCHAR) AS image_id WHERE false"
         if deletes:
             gone = f"SELECT place.run << {_RUN_BITS} AS seq, image_id {self._from(deletes)}"
-        self.create(f"CREATE VIEW deleted AS {gone}")
+        deleted = f"CREATE OR REPLACE VIEW deleted AS {gone}"
         size = sum(each.file.size for each in itertools.chain.from_iterable(self._facts.values()))
         if self._rows <= _FEW and size <= _SMALL:  # opening Parquet files takes longer than most queries
             with suppress(CollectionError):  # of one column, which others need not know
-                self.create(f"CREATE TABLE {written}")
+                self.create(f"{deleted}; CREATE TABLE {written}")
                 return
-        self.create(f"CREATE VIEW {written}")
+        self.create(f"{deleted}; CREATE VIEW {written}")
 
     def _select(self, schema: pa.Schema, files: Sequence[_File]) -> str:
         """The rows of files that have this schema, with the columns of all."""
@@ -346,11 +346,12 @@ class Catalog:
         unfinished = [number for number, run in enumerate(self.runs) if not run.committed]
         committed = f"WHERE run NOT IN ({', '.join(map(str, unfinished))})" if unfinished else ""
         ids = f"SELECT seq, image_id FROM written {committed} UNION ALL FROM {self.name}.deleted"
-        self.create("CREATE TABLE dead (seq BIGINT)")
         several = "SELECT image_id, max(seq) AS newest FROM {0} GROUP BY image_id HAVING count(*) > 1"
         same = "each.image_id IS NOT DISTINCT FROM several.image_id"
+        empty = "CREATE TABLE IF NOT EXISTS dead (seq BIGINT)"
         for part in self._passes(ids, "image_id"):
-            if self.create(f"CREATE OR REPLACE TABLE several AS {several.format(part)}"):  # mostly few or none
+            create = f"{empty}; CREATE OR REPLACE TABLE several AS {several.format(part)}"
+            if self.create(create):  # mostly few or none
                 self.create(
                     f"INSERT INTO dead SELECT seq FROM {part} AS each JOIN several ON {same} WHERE seq < newest"
                 )

@@ -11,7 +11,7 @@ from pydantic import Field
 from index.collection.bounds import Time
 from index.collection.layout import MANIFEST, MERGED, merged_path
 from index.collection.records import OtherFormatError, Record, RowFile, RunManifest
-from index.collection.row_files import damaged_run, map_in_threads
+from index.collection.row_files import damaged_run, map_small
 from index.storage import Storage
 
 R = TypeVar("R", bound=Record)
@@ -57,7 +57,7 @@ class MergedRun(RunManifest):
 
 def read_merged_runs(storage: Storage) -> dict[str, MergedRun]:
     """The runs in sets, by id. Few files are read, however many runs there are. DamagedRunError names a damaged one."""
-    sets = map_in_threads(partial(_read_set, storage), read_manifest(storage).sets)
+    sets = map_small(storage, partial(_read_set, storage), read_manifest(storage).sets)
     return {run.run_id: run for runs in sets for run in runs}
 
 

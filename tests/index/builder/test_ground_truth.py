@@ -85,7 +85,7 @@ def test_an_update_gives_what_is_computed_from_scratch(
         new = range(start, start + added)
         if not set(live) - set(deleted) and not added:
             continue
-        touched = pa.array([str(number) for number in {*deleted, *new}], pa.large_string() if step % 2 else pa.string())
+        touched = pa.array([str(number) for number in (*deleted, *new)], pa.large_string() if step % 2 else pa.string())
         for segment in segments.parts:
             positions = segment.positions(touched)
             segment.add_tombstones(positions[positions >= 0])
