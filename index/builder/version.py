@@ -315,10 +315,13 @@ def _reserve_version(collection: Collection) -> str:
 
 def _empty(collection: Collection, runs: Sequence[RunManifest]) -> EmptyCollectionError:
     rows = len(LiveRows.of_runs(collection.storage, runs))
-    if rows or not any(run.files.rows for run in runs):
-        advice = "see `likeness rejects`" if rows else "embed images first with `likeness embed`"
-        return EmptyCollectionError(f"embedded 0 of {rows} rows in {collection.location}: {advice}")
+    found = f"embedded 0 of {rows} rows in {collection.location}"
+    if not rows and not any(run.files.rows for run in runs):
+        return EmptyCollectionError(f"{found}: embed images first with `likeness embed`")
+    if rows and collection.current() is None:
+        return EmptyCollectionError(f"{found}: see `likeness rejects`")
+    left = f"{found}, see `likeness rejects`" if rows else f"every image of {collection.location} has been deleted"
     return EmptyCollectionError(
-        f"every image of {collection.location} has been deleted, and an index cannot be empty, so a live index "
-        "version still finds them; embed images with `likeness embed`, or remove the collection"
+        f"{left}; an index cannot be empty, so a live index version still finds the images that it has: embed images "
+        "with `likeness embed`, or remove the collection"
     )

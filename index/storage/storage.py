@@ -79,6 +79,19 @@ def canonical_address(address: str) -> str:
     return f"{SCHEMES[parts.scheme].name}://{bucket}/{parts.path.strip('/')}".rstrip("/")
 
 
+def _absolute(path: Path) -> str:
+    """The absolute path. Links are not resolved, so that one that changes later is followed; `..` is, but after a link:
+    otherwise the path would depend on the folder that it was given in, which may be removed.
+    """
+    found = Path(path.absolute().anchor)
+    for part in path.absolute().parts[1:]:
+        if part == ".." and found.name != ".." and not found.is_symlink():
+            found = found.parent
+        else:
+            found /= part
+    return str(found)
+
+
 def require_utf8(path: str) -> str:
     """The path; CollectionError if it is not UTF-8, because records and Arrow take no other text."""
     try:
@@ -113,8 +126,7 @@ class Storage:
         text = os.fspath(location)
         scheme = split_address(text).scheme
         if not scheme:
-            # Links are not resolved, so that a link that changes later is followed.
-            root = require_utf8(str(Path(os.path.expanduser(text)).absolute()))  # noqa: PTH111  # keeps an unknown ~user
+            root = require_utf8(_absolute(Path(os.path.expanduser(text))))  # noqa: PTH111  # keeps an unknown ~user
             return cls(root, root, root)
         shown = without_secrets(text)
         if scheme in SCHEMES:

@@ -177,14 +177,14 @@ class Annotate:
 
 
 _MESSAGES = """
-SELECT error_message, count(*) AS images FROM live_rows WHERE error_message IS NOT NULL
-GROUP BY error_message ORDER BY images DESC, error_message LIMIT 3
+SELECT error_reason, count(*) AS images, min(error_message) AS message FROM live_rows WHERE error_message IS NOT NULL
+GROUP BY error_reason ORDER BY images DESC, error_reason LIMIT 3
 """
 
 
 def _too_many_message(name: str, log: Collection, written: WrittenRun, allowed: float) -> str:
     messages = written.catalog(log).table(_MESSAGES).to_pylist()
-    most = "; ".join(f"{each['images']} × {each['error_message']}" for each in messages)
+    most = "; ".join("{images} × {error_reason}, such as: {message}".format(**each) for each in messages)
     return (
         f"{written.report.reject_reasons.total()} of {written.report.listed} images have no value for {name} (mostly "
         f"{most}), more than the {allowed:.1%} allowed, so nothing was published. "

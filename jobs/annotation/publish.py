@@ -81,7 +81,8 @@ def drop(collection: Collection, name: str, console: Console) -> None:
     live = live_manifest(collection)
     names = annotation_logs(collection).keys() | (live.annotations if live else {}).keys()
     if name not in names:
-        raise UsageError(f"there is no annotation {name}: expected one of {', '.join(sorted(names)) or 'none'}")
+        others = f"expected one of {', '.join(sorted(names))}" if names else "the collection has none"
+        raise UsageError(f"there is no annotation {name}: {others}")
     log = annotation_log(collection, name)
     drop_annotation(Annotation(name, log, log.runs()))
     publish(collection, console)

@@ -12,7 +12,7 @@ from embedder.images.signature import Signature
 from index.analysis.duplicate_kinds import Kind
 from jobs.duplicates.detail import detail_difference
 from jobs.duplicates.picture_loader import PictureLoader
-from jobs.duplicates.same_picture import Comparison, compare
+from jobs.duplicates.same_picture import Comparison, compare, is_stretched
 
 _PICTURES: Final = 8  # in memory at a time
 
@@ -64,6 +64,8 @@ class Comparer:
         loaded = self._load([other for other, _ in alike])
         for (other, comparisons), picture in zip(alike, loaded, strict=True):
             if isinstance(picture, str) or not isinstance(self._whole, Image.Image):
+                continue
+            if is_stretched(picture.size, self._whole.size):
                 continue
             for each in comparisons:
                 pair = (picture, self._whole) if each.swapped else (self._whole, picture)

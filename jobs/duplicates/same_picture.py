@@ -22,6 +22,10 @@ SIDE: Final = 64
 MAX_CROP: Final = 0.12
 """Maximum cropped fraction of the width or height, both ends together: 16:9 cut to 16:10 lost 0.1, 3:2 to 4:3 0.11."""
 
+MAX_STRETCH: Final = 2.0
+"""How many times as wide a copy may be, for its height: 16:9 squashed into a square is 1.8 times as narrow, while plain
+pictures and gradients look alike in any shape."""
+
 _PASSES: Final = ((4, 5), (2, 3), (1, 2))
 """Passes of the alignment, coarse to fine: the factor by which the pictures are reduced, and the maximum steps."""
 _FAR_APART: Final = 0.13
@@ -87,6 +91,12 @@ class Comparison:
     difference: float
     part: Part = Part()
     swapped: bool = False
+
+
+def is_stretched(one: tuple[int, int], other: tuple[int, int]) -> bool:
+    """Whether the shapes of two pictures of these sizes differ by more than `MAX_STRETCH`."""
+    ratio = one[0] * other[1] / (one[1] * other[0])
+    return max(ratio, 1 / ratio) > MAX_STRETCH
 
 
 def compare(one: Pixels, other: Pixels, limit: float) -> list[Comparison]:

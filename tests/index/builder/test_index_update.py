@@ -79,13 +79,13 @@ def test_an_update_reads_no_segment_that_this_machine_has_built_to_check_it(
 def test_a_collection_without_images_has_no_new_version(collection: Collection) -> None:
     build_index(collection)
     add_run(collection, rows([], unit_vectors(0)), deletes=IDS)
-    with pytest.raises(EmptyCollectionError, match=r"every image of .* has been deleted, .* still finds them; embed"):
+    with pytest.raises(EmptyCollectionError, match=r"every image of .* has been deleted; .* still finds the .* embed"):
         build_index(collection)
     with pytest.raises(EmptyCollectionError, match="has been deleted"):
         build_index(collection, rebuild=True)
     assert collection.versions() == [collection.current()] == ["000001"]
     add_run(collection, rows([], unit_vectors(0), rejected={"0001": "corrupt"}))
-    with pytest.raises(EmptyCollectionError, match="embedded 0 of 1 rows"):
+    with pytest.raises(EmptyCollectionError, match=r"embedded 0 of 1 rows .* a live index version still finds"):
         build_index(collection)
     add_run(collection, rows(["back"]))
     assert names(build_index(collection)) == [("000002-00", 1, 1)]

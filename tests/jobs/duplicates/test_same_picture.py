@@ -61,6 +61,7 @@ COPIES = [
     pytest.param(saved(drawn(), 60), "re_encoded", id="re-encoded"),
     pytest.param(saved(drawn().resize((140, 105)), 80), "re_encoded", id="made smaller"),
     pytest.param(drawn().resize((801, 600)), "re_encoded", id="made larger"),
+    pytest.param(drawn().resize((160, 160)), "re_encoded", id="squashed into a square"),
     pytest.param(saved(drawn().crop((6, 4, 394, 296)), 75), "cropped", id="cropped at each side"),
     pytest.param(saved(drawn().crop((12, 0, 400, 300)), 75), "cropped", id="cropped at one side"),
 ]
@@ -72,6 +73,8 @@ OTHERS = [
     pytest.param(drawn().transpose(Image.Transpose.FLIP_LEFT_RIGHT), drawn(), id="mirrored"),
     pytest.param(drawn().crop((60, 45, 340, 255)), drawn(), id="cropped by a third"),
     pytest.param(Image.new("RGB", (10, 10), "white"), drawn(), id="plain"),
+    pytest.param(Image.new("RGB", (400, 600), "red"), Image.new("RGB", (600, 400), "red"), id="plain, upright"),
+    pytest.param(Image.new("RGB", (2000, 20), "red"), Image.new("RGB", (600, 400), "red"), id="plain, a banner"),
     pytest.param(drawn().crop((32, 0, 400, 300)), drawn().crop((0, 0, 368, 300)), id="by a turning camera"),
     pytest.param(spotted(drawn()), drawn(), id="with a small object"),
 ]
