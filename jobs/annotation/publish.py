@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from embedder.images.exif import EXIF_COLUMNS
 from index.collection import Collection
 from index.collection.annotations import (
     Annotation,
@@ -15,10 +14,10 @@ from index.collection.annotations import (
     kind_of,
 )
 from index.collection.collection import Snapshot
-from index.collection.rows import FIXED_COLUMNS, TILES
 from index.errors import RolledBackError
 from index.versions.servable import live_manifest
 from jobs.errors import UsageError
+from jobs.sources.listing import RESERVED_NAMES
 from jobs.values import counted
 
 SOURCE = "collection"
@@ -28,7 +27,7 @@ SOURCE = "collection"
 def require_name_available(name: str, metadata: Sequence[str], annotations: Sequence[Annotation]) -> None:
     """Raises UsageError if a column of the source, or another annotation, has a name that this one would reserve."""
     names = [annotation.name for annotation in annotations]
-    columns = dict.fromkeys([*metadata, *FIXED_COLUMNS, TILES, *EXIF_COLUMNS])
+    columns = dict.fromkeys([*metadata, *sorted(RESERVED_NAMES)])
     conflicts = [column for column in columns if belongs_to(column, name)]
     conflicts += [other for other in names if other != name and (belongs_to(other, name) or belongs_to(name, other))]
     if conflicts:

@@ -4,6 +4,7 @@ from __future__ import annotations  # pyarrow's types take arguments in its stub
 
 import io
 import tokenize
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -85,6 +86,22 @@ class RowFile:
     def num_rows(self) -> int:
         with self._open() as source:
             return pq.read_metadata(source).num_rows
+
+    def lists_of(self, length: int, names: Sequence[str]) -> list[str]:
+        """Those of these columns whose lists all have this length, without nulls and empty ones. Only the numbers of
+        values in the file's footer are compared: the columns may have gigabytes.
+        """
+        if not names:
+            return []
+        with self._open() as source:
+            footer = pq.read_metadata(source)
+        values, missing = Counter[str](), Counter[str]()
+        for group in map(footer.row_group, range(footer.num_row_groups)):
+            for column in map(group.column, range(group.num_columns)):
+                name = column.path_in_schema.rsplit(".", 2)[0]  # of `box.list.element`
+                values[name] += column.num_values
+                missing[name] += (column.statistics.null_count or 0) if column.statistics else 0
+        return [name for name in names if values[name] - missing[name] == (footer.num_rows - missing[name]) * length]
 
     @property
     def model(self) -> ModelRecord | None:

@@ -34,7 +34,16 @@ from jobs.limits import require_few_rejects
 from jobs.planning.plan import write_block
 from jobs.sources.files import require_source_exists
 from jobs.sources.list_columns import URI_COLUMNS
-from jobs.sources.listing import FILE_FACTS, LISTING, Column, listing_table, refuse, with_columns
+from jobs.sources.listing import (
+    FILE_FACTS,
+    LISTING,
+    Column,
+    left_out_note,
+    listing_table,
+    refuse,
+    renaming_notes,
+    with_columns,
+)
 from jobs.sources.tables import absolute_uris, require_texts
 from jobs.values import MAX_REJECT_RATE
 
@@ -52,7 +61,7 @@ class VectorImport:
 
     `model` or the class `embedder` names the model that made them. The default is the model that an export names, else
     an unknown one, so that vectors of other sources are refused. `normalised` counts vectors that were not of unit
-    norm.
+    norm. `notes` gets the names of files by what to say about their columns.
     """
 
     source: str
@@ -66,6 +75,7 @@ class VectorImport:
     max_reject_rate: float = MAX_REJECT_RATE
     progress: Callable[[int, int], None] = lambda *_: None
     normalised: int = field(default=0, init=False)
+    notes: dict[str, list[str]] = field(default_factory=dict, init=False)
 
     def run(self) -> EmbedReport:
         """Raises SourceError for an unusable source, OtherModelError, and TooManyRejectsError."""
@@ -164,6 +174,7 @@ class VectorImport:
         problem = next(pending, None)
         for part in ids.parts:
             part_start = start
+            self._note_columns(part, dim)
             for columns, vectors, problems in part.blocks(_BLOCK, dim):
                 end, unusable = start + len(vectors), dict[int, tuple[str, str]]()
                 while problem and problem[0] < end:
@@ -197,10 +208,24 @@ class VectorImport:
             require_texts(part.rows.file, column, part.rows.schema.field(column).type)
         return column
 
+    def _note_columns(self, part: VectorPart, dim: int) -> None:
+        """Note which columns are left out, and which get another name."""
+        shown = part.picture_column if self._uri_column_of(part) is None else None
+        pictures = [name for name in part.bytes_columns() if name != shown]
+        for content, names in (("bytes", pictures), ("other vectors", part.other_vectors(dim))):
+            if names:
+                self.notes.setdefault(left_out_note(content, names), []).append(part.rows.file.name)
+        for note in renaming_notes(self._metadata(part, part.plain_columns(dim))):
+            self.notes.setdefault(note, [])
+
+    def _metadata(self, part: VectorPart, names: Sequence[str]) -> list[str]:
+        """Those of a part's plain columns that are metadata."""
+        used = {part.first_column(ID_COLUMNS), self._uri_column_of(part), *_row_columns(part)}
+        return [name for name in names if name not in used]
+
     def _columns(self, part: VectorPart, columns: pa.Table, ids: Column, numbers: range) -> pa.Table:
         """All columns except the vectors: those of rows, if it is an export, and metadata."""
-        is_export, uri = part.rows.model is not None, self._uri_column_of(part)
-        names = [name for name in _ROW_COLUMNS if is_export and name in columns.column_names]
+        is_export, uri, names = part.rows.model is not None, self._uri_column_of(part), _row_columns(part)
         listing: dict[str, Column] = {name: columns[name] for name in names if name in LISTING.names}
         listing["image_id"] = ids
         if uri is not None:
@@ -209,9 +234,14 @@ class VectorImport:
         elif (column := part.picture_column) is not None:
             cells = [f"{part.file.uri}#row={number}&column={column}" for number in numbers]
             listing["uri"] = pa.array(cells, TEXT)
-        used = {part.first_column(ID_COLUMNS), uri, *names}
-        rows = listing_table(listing, {name: columns[name] for name in columns.column_names if name not in used})
+        rows = listing_table(listing, {name: columns[name] for name in self._metadata(part, columns.column_names)})
         return with_columns(rows, {name: columns[name] for name in names if name not in LISTING.names})
+
+
+def _row_columns(part: VectorPart) -> list[str]:
+    """The columns of an export that are those of rows."""
+    columns = part.rows.schema.names if part.rows.model else ()
+    return [name for name in _ROW_COLUMNS if name in columns]
 
 
 @contextmanager

@@ -68,14 +68,29 @@ class _Part:
         """Precedes the row number in an id."""
         return f"{self.rows.file.name}#"
 
-    def _plain_columns(self) -> list[str]:
-        """The ids, and columns other than pictures and vectors."""
+    @property
+    def vector_column(self) -> str | None:
+        """The column of the vectors, unless they are in a file of their own."""
+        return None
+
+    def plain_columns(self, dim: int) -> list[str]:
+        """The ids, and columns other than bytes and vectors."""
+        others = {self.vector_column, *self.bytes_columns(), *self.other_vectors(dim)}
+        return [name for name in self.rows.schema.names if name not in others]
+
+    def bytes_columns(self) -> list[str]:
         ids = self.first_column(ID_COLUMNS)
-        return [
-            field.name
-            for field in self.rows.schema
-            if field.name == ids or not (holds_images(field.type) or _is_vector(field))
-        ]
+        return [each.name for each in self.rows.schema if holds_images(each.type) and each.name != ids]
+
+    def other_vectors(self, dim: int) -> list[str]:
+        """Columns of lists of floats that all have `dim` values; in an export, where other lists are the collection's
+        columns, only that of its vectors if others are imported.
+        """
+        own, ids = self.vector_column, self.first_column(ID_COLUMNS)
+        lists = [each.name for each in self.rows.schema if _is_vector(each) and each.name not in (own, ids)]
+        if self.rows.model:
+            return [name for name in lists if name == EMBEDDING]
+        return self.rows.lists_of(dim, lists)
 
 
 @dataclass(frozen=True)
@@ -101,7 +116,7 @@ class NpyPart(_Part):
 
     def blocks(self, rows: int, dim: int) -> Iterator[tuple[pa.Table, Floats, Problems]]:
         """The plain columns, the vectors `(n, dim)`, and their problems."""
-        dtype, columns = self._header.dtype, self._plain_columns()
+        dtype, columns = self._header.dtype, self.plain_columns(dim)
         with source_errors(self.file), self.file.open() as source:
             source.seek(self._header.start)
             for table in self.rows.blocks(rows, columns):
@@ -114,6 +129,10 @@ class ColumnPart(_Part):
     """Vectors in the column `embedding` of a Parquet file."""
 
     embedding: str
+
+    @property
+    def vector_column(self) -> str:
+        return self.embedding
 
     @property
     def file(self) -> SourceFile:
@@ -138,7 +157,7 @@ class ColumnPart(_Part):
 
     def blocks(self, rows: int, dim: int) -> Iterator[tuple[pa.Table, Floats, Problems]]:
         """Like those of `NpyPart`."""
-        columns = self._plain_columns()
+        columns = self.plain_columns(dim)
         for table in self.rows.blocks(rows, [*columns, self.embedding]):
             yield table.select(columns), *matrix_of(table[self.embedding].combine_chunks(), dim)
 

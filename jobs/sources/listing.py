@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, TypeAlias
@@ -60,19 +60,40 @@ RESERVED_SIGNS = ("$", "-")
 def listing_table(columns: Mapping[str, Column | Sequence[Any]], metadata: Mapping[str, Column]) -> pa.Table:
     """Build a listing: the columns of `LISTING`, null where absent, then metadata converted to plain types.
 
-    A metadata column with a reserved name, or one that begins with a reserved sign, becomes `source_<name>`.
+    Metadata columns get the names of `stored_names`.
     """
     rows = len(columns["image_id"])
     arrays = [
         _as_type(columns[field.name], field.type) if field.name in columns else pa.nulls(rows, field.type)
         for field in LISTING
     ]
-    names = [field.name for field in LISTING]
-    for name, values in metadata.items():
-        is_reserved = name in RESERVED_NAMES or name.startswith(RESERVED_SIGNS)
-        names.append(free_name(name, metadata) if is_reserved else name)
-        arrays.append(_plain(values))
-    return pa.table(arrays, names=names)
+    arrays += map(_plain, metadata.values())
+    return pa.table(arrays, names=[*LISTING.names, *stored_names(metadata).values()])
+
+
+def stored_names(names: Collection[str]) -> dict[str, str]:
+    """What a listing calls its metadata columns, by their names in the source: a reserved name, or one that begins with
+    a reserved sign, becomes `source_<name>`.
+    """
+    reserved = {name for name in names if name in RESERVED_NAMES or name.startswith(RESERVED_SIGNS)}
+    return {name: free_name(name, names) if name in reserved else name for name in names}
+
+
+def renaming_notes(names: Collection[str]) -> list[str]:
+    """What to say about the columns that get another name."""
+    notes = []
+    for name, stored in stored_names(names).items():
+        if stored != name:
+            why = f"as each image has a `{name}` of its own"
+            if name.startswith(RESERVED_SIGNS):
+                why = f"as searches read {name[0]} at the beginning of a name as a sign"
+            notes.append(f"column `{name}` is stored as `{stored}`, {why}")
+    return notes
+
+
+def left_out_note(content: str, names: Iterable[str]) -> str:
+    """What to say about columns with this content, which become no metadata."""
+    return f"columns of {content} are left out ({', '.join(f'`{name}`' for name in names)})"
 
 
 @dataclass(frozen=True, kw_only=True)

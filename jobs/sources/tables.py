@@ -20,7 +20,7 @@ from jobs.sources.beside import Pictures, place
 from jobs.sources.column_types import CSV, JSON, NAME, WRITTEN
 from jobs.sources.files import SourceFile, extension
 from jobs.sources.list_columns import FILE_NAME, ListColumns, holds_bytes, holds_images, picture_column
-from jobs.sources.listing import LISTING, RESERVED_SIGNS, Column, Listed, Refused, as_text, listing_table
+from jobs.sources.listing import LISTING, Column, Listed, Refused, as_text, left_out_note, listing_table, renaming_notes
 from jobs.sources.text_encoding import as_utf8
 from jobs.sources.text_lists import read_csv, read_json
 
@@ -66,9 +66,8 @@ class TableReader:
                 raise SourceError(
                     f"{self.file.uri}: expected one picture in each row, got lists or structs of bytes in {nested}"
                 )
-            if unread := [f"`{name}`" for name in schema.names if name not in (*others, pictures)]:
-                note = f"columns of bytes are left out ({', '.join(unread)})"
-                self.notes.setdefault(note, []).append(self.file.name)
+            if unread := [name for name in schema.names if name not in (*others, pictures)]:
+                self.notes.setdefault(left_out_note("bytes", unread), []).append(self.file.name)
             if pictures and self.columns.uri and self.columns.uri not in schema.names:
                 note = f"lists have no column `{self.columns.uri}`, so their pictures in `{pictures}` are taken"
                 self.notes.setdefault(note, []).append(self.file.name)
@@ -110,14 +109,10 @@ class TableReader:
         """The listing of a table with these `facts`; its other columns are metadata, without `leave` and the ids."""
         names = [name for name in table.column_names if name not in (leave, self.columns.ids)]
         listing = listing_table(facts, {name: table[name] for name in names})
+        for note in renaming_notes(names):
+            self.notes.setdefault(note, [])
         fields = list(listing.schema)
         for number, name in enumerate(names, start=len(LISTING)):
-            if name != fields[number].name:
-                why = f"as each image has a `{name}` of its own"
-                if name.startswith(RESERVED_SIGNS):
-                    why = f"as searches read {name[0]} at the beginning of a name as a sign"
-                note = f"column `{name}` is stored as `{fields[number].name}`, {why}"
-                self.notes.setdefault(note, [])
             marks: dict[bytes | str, bytes | str] = {NAME: name}
             if written and fields[number].type == TEXT:
                 marks[WRITTEN] = written

@@ -331,7 +331,8 @@ def test_a_drop_that_was_killed_finishes_when_run_again(collection: Collection, 
 def test_taken_names_are_refused(collection: Collection) -> None:
     with pytest.raises(UsageError, match="conflict with year"):
         annotate(collection, Halves(), name="year")
-    for name in ("tiles", "exif", "exif_taken"):  # a later job may add these
+    # A later job may add some, and an import would rename the others.
+    for name in ("tiles", "exif", "exif_taken", "size", "pixels", "fetch_seconds"):
         with pytest.raises(UsageError, match=f"conflict with {name}"):
             annotate(collection, Halves(), name=name)
     annotate(collection, Halves())

@@ -47,6 +47,7 @@ def exported(collection: Collection) -> Collection:
     day = pa.array([dt.datetime(2026, 11, 23, tzinfo=dt.UTC)] * 40, pa.timestamp("us", "UTC"))
     metadata = {"stars": stars, "label": pa.array(["é;,\t\n"] * 40), "modified": day, "content_hash": pa.array(IDS)}
     metadata["exif_camera"] = pa.array(["Leica M6", *[None] * 39], pa.string())
+    metadata |= {"prices": pa.array([None, [], [2.5], *[[1.5, 2.5]] * 37]), "direction": pa.array(VECTORS.tolist())}
     add_run(collection, rows(IDS, VECTORS, metadata=metadata))
     add_run(collection, rows(["late"], unit_vectors(1, seed=1), rejected={"bad": "truncated"}), deletes=["03.jpg"])
     return collection
@@ -218,18 +219,77 @@ def pictures(count: int) -> "pa.Array[Any]":
 
 def test_a_hugging_face_dataset_keeps_its_pictures_and_plain_columns(tmp_path: Path) -> None:
     columns = {
-        **{"sha256": [b"\xff" * 32] * 2, "image": pictures(2), "width": [1, 2], "text_vector": [[1.0], [2.0]]},
+        **{"sha256": [b"\xff" * 32] * 2, "image": pictures(2), "width": [1, 2], "text_vector": VECTORS[2:4].tolist()},
         "image_vector": [vector.astype(np.float64).tolist() for vector in VECTORS[:2]],
     }
     pq.write_table(pa.table(columns), tmp_path / "train.parquet")
     with pytest.raises(SourceError, match=r"several columns of vectors \(text_vector, image_vector\): name one with"):
         import_vectors(tmp_path / "train.parquet")
-    found = import_vectors(tmp_path / "train.parquet", embedding_column="image_vector").live_rows()
+    location = str(tmp_path / "imported")
+    source = str(tmp_path / "train.parquet")
+    job = VectorImport(source=source, collection=location, embedding_column="image_vector")
+    job.run()
+    assert job.notes == {
+        "columns of bytes are left out (`sha256`)": ["train.parquet"],
+        "columns of other vectors are left out (`text_vector`)": ["train.parquet"],
+        "column `width` is stored as `source_width`, as each image has a `width` of its own": [],
+    }
+    found = Collection.open(location).live_rows()
     assert found["image_id"].to_pylist() == ["train.parquet#0", "train.parquet#1"]
     assert found["uri"].to_pylist() == [f"{tmp_path}/train.parquet#row={row}&column=image" for row in range(2)]
     assert found["source_width"].to_pylist() == [1, 2]  # it may be the width before or after resizing
     assert "text_vector" not in found.column_names
     assert found["embedding"].to_pylist() == VECTORS[:2].tolist()
+
+
+FLOATS = pa.list_(pa.float32())
+LIST_COLUMNS: dict[str, tuple[Any, bool]] = {  # a column beside four vectors of eight dimensions, and whether it stays
+    "boxes": (pa.array([[0.0, 0.0, 4.0, 3.0]] * 4, pa.list_(pa.float32(), 4)), True),
+    "of several lengths": (pa.array([[0.5], None, [], [1.5, 2.5]], FLOATS), True),
+    "longer than vectors": (pa.array([[0.5] * 9] * 4, pa.list_(pa.float64())), True),
+    "half floats": (pa.array([[0.5]] * 4, pa.list_(pa.float16())), True),
+    "some with nulls": (pa.array([[None] * 8, *[[0.5] * 8] * 3], FLOATS), True),
+    "vectors": (pa.array(VECTORS[4:8].tolist(), FLOATS), False),
+    "vectors, some missing": (pa.array([None, *VECTORS[4:7].tolist()], FLOATS), False),
+}
+
+
+@pytest.mark.parametrize("kind", LIST_COLUMNS)
+@pytest.mark.parametrize("beside", [True, False], ids=["an array", "Parquet"])
+def test_lists_of_floats_stay_unless_they_may_be_vectors(run: Run, tmp_path: Path, kind: str, beside: bool) -> None:
+    values, stays = LIST_COLUMNS[kind]
+    (tmp_path / "s").mkdir()
+    columns = {"id": IDS[:4], "found.in": values}
+    if beside:
+        np.save(tmp_path / "s/vectors.npy", FOUR)
+    else:
+        columns["embedding"] = LISTS
+    pq.write_table(pa.table(columns), tmp_path / "s/rows.parquet", row_group_size=3)
+    done = run("import", tmp_path / "s", tmp_path / "c", "--no-index")
+    assert done.code == 0
+    note = "columns of other vectors are left out (`found.in`): rows.parquet"
+    assert (note in done.out + done.err) is not stays
+    found = Collection.open(str(tmp_path / "c")).live_rows()
+    assert ("found.in" in found.column_names) is stays
+    if stays:
+        assert found["found.in"].to_pylist() == values.to_pylist()
+
+
+def test_an_import_says_which_columns_get_another_name(run: Run, tmp_path: Path) -> None:
+    taken = {"size": [1], "score": [0.5], "width": [2], "$x": ["a"], "pixels": ["b"]}
+    pq.write_table(pa.table({"id": ["a"], "embedding": LISTS[:1], "label": ["c"], **taken}), tmp_path / "list.parquet")
+    done = run("import", tmp_path / "list.parquet", tmp_path / "c", "--no-index")
+    notes = [line for line in (done.out + done.err).splitlines() if "is stored as" in line]
+    assert notes == [
+        *(
+            f"column `{name}` is stored as `source_{name}`, as each image has a `{name}` of its own"
+            for name in ("size", "score", "width")
+        ),
+        "column `$x` is stored as `source_$x`, as searches read $ at the beginning of a name as a sign",
+        "column `pixels` is stored as `source_pixels`, as each image has a `pixels` of its own",
+    ]
+    row = Collection.open(str(tmp_path / "c")).live_rows().to_pylist()[0]
+    assert {name: [row[f"source_{name}"]] for name in taken} == taken
 
 
 def test_paths_are_relative_to_the_files_folder(tmp_path: Path) -> None:
