@@ -533,6 +533,10 @@ def test_a_collection_without_an_index(run: Run, tmp_path: Path) -> None:
             (["--like", "red.png", "--filter", where], f"--filter is {where!r}: expected a JSON object such as")
             for where in ("label", "[1]", '{"label": }')
         ),
+        (
+            ["--filter", '{"width": {"$gte": 3}, "width": {"$lte": 5}}'],
+            'such as {"label": "cat", "width": {"$gte": 640}} (the member \'width\' is there more than once)',
+        ),
         (["--like", "red.png", "--filter", '{"colour": "red"}'], "filter: expected one of the columns image_id"),
         (["--like", "red.png", "--filter", '{"label": 3}'], "expected text for $eq of column 'label' (string), got 3"),
         (["gone.jpg"], "gone.jpg: there is no such file"),
