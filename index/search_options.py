@@ -193,7 +193,8 @@ def column_names(option: str, names: object) -> tuple[str, ...]:
     """The columns that an option lists, none for None. OptionError for anything but a list of texts."""
     if names is None:
         return ()
-    if isinstance(names, str) or not isinstance(names, Collection) or not all(isinstance(name, str) for name in names):
+    is_list = isinstance(names, Collection) and not isinstance(names, str | Mapping)
+    if not is_list or not all(isinstance(name, str) for name in names):
         raise OptionError(option, names, "a list of columns")
     return tuple(names)
 
