@@ -116,7 +116,8 @@ def test_a_crop_is_searched_for_and_shown_in_the_grid(likeness: Likeness, fetche
     both = Image.new("RGB", (96, 48), (220, 30, 30))
     both.paste((20, 40, 210), (48, 0, 96, 48))
     fetcher.files["memory:green.png"] = png((20, 40, 210))
-    right, of_numpy = [0.5, 0, 0.5, 1], np.array([0.5, 0, 0.5, 1], np.float32)
+    right = [0.5, 0, 0.5, 1]
+    of_numpy: Any = np.array(right, np.float32)
     mixed = likeness.search(queries=[{"image": both, "crop": right}, {"id": "red.png", "weight": 0.1}])
     for found in (likeness.search(both, crop=right), likeness.search("green.png", crop=of_numpy), mixed):
         assert found[0].image_id == "blue.png"
