@@ -193,7 +193,9 @@ def column_names(option: str, names: object) -> tuple[str, ...]:
     """The columns that an option lists, none for None. OptionError for anything but a list of texts."""
     if names is None:
         return ()
-    if isinstance(names, str) or not isinstance(names, Collection) or not all(isinstance(name, str) for name in names):
+    if isinstance(names, str | Mapping) or not isinstance(names, Collection):
+        raise OptionError(option, names, "a list of columns")
+    if not all(isinstance(name, str) for name in names):
         raise OptionError(option, names, "a list of columns")
     return tuple(names)
 

@@ -169,9 +169,11 @@ _IN_PLAIN_WORDS = {
 
 def parse_object(text: str, example: str) -> dict[str, Any]:
     """A JSON object. The message of a ValueError contains the example."""
+    from index.filters.plain import parse_json  # imports NumPy, which takes longer than `likeness --help`
+
     problem = ""
     try:
-        parsed = json.loads(text)
+        parsed = parse_json(text)
     except ValueError as error:
         parsed, problem = None, f" ({error})"
     if not isinstance(parsed, dict):

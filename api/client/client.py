@@ -16,6 +16,7 @@ from api.client.query import (
     Example,
     ImageLike,
     Search,
+    check_is_list,
     image_base64,
     search_body,
     search_json,
@@ -118,15 +119,17 @@ class LikenessClient:
 
         Takes any number of pictures and sends 64 at a time; from an iterator it reads no more than that ahead.
         """
+        check_is_list(images, "picture", "a list of pictures")
         return self._embed("images", (to_json(image_base64(image)) for image in images))
 
     def embed_texts(self, texts: Iterable[str]) -> npt.NDArray[np.float32]:
         """`(n, dim)` float32, unit norm. Raises RequestRefused if the model does not take text."""
+        check_is_list(texts, "text", "a list of texts")
         return self._embed("texts", map(to_json, texts))
 
     def image(self, image_id: str) -> dict[str, Any]:
         """An image's row by column name, including metadata; times are ISO 8601."""
-        row = self._http.json("GET", f"/image?id={quote(image_id)}")
+        row = self._http.json("GET", f"/image?id={_quoted_id(image_id)}")
         row.pop("picture", None)
         metadata: dict[str, Any] = row.pop("metadata", {})
         return row | metadata
@@ -134,7 +137,7 @@ class LikenessClient:
     def picture(self, image_id: str, size: int | None = None) -> bytes:
         """The file of an image, or a JPEG thumbnail whose longer side has at most `size` pixels."""
         thumbnail = "" if size is None else f"&size={size}"
-        return self._http.send("GET", f"/picture?id={quote(image_id)}{thumbnail}")
+        return self._http.send("GET", f"/picture?id={_quoted_id(image_id)}{thumbnail}")
 
     def index(self) -> IndexDetailsOut:
         """The index version that answers: its model, size, recall, speed, and the columns for filters."""
@@ -163,9 +166,7 @@ class LikenessClient:
                 raise ClientError("expected vectors of one model, but the server has switched models: embed again")
             for result in _outcomes(answer, lambda numbers: np.array(numbers, np.float32)):
                 if isinstance(result, RequestRefused):
-                    # `field` counts within the batch.
-                    members = {key: value for key, value in result.problem.items() if key != "field"}
-                    raise refusal({**members, "detail": f"{name}[{len(vectors)}]: {result.detail}"})
+                    raise refusal(_with_place(result, f"{name}[{len(vectors)}]"))
                 vectors.append(result)
         return np.stack(vectors) if vectors else np.empty((0, self.index()["model"]["dim"]), np.float32)
 
@@ -176,6 +177,22 @@ class LikenessClient:
             if _read_answer(lambda answer: len(answer["results"]), answer) != len(batch):
                 raise ClientError(f"expected {len(batch)} results from {path}, got {len(answer['results'])}")
             yield answer
+
+
+def _quoted_id(image_id: object) -> str:
+    if not isinstance(image_id, str):
+        raise TypeError(f"got id {image_id!r:.80}: expected text")
+    return quote(image_id)
+
+
+def _with_place(refused: RequestRefused, place: str) -> dict[str, Any]:
+    """The problem with an item, at its `place` among all of them; the server's counts within the batch."""
+    members = {name: value for name, value in refused.problem.items() if name != "field"}
+    detail = refused.detail
+    if refused.errors:
+        detail = detail.removeprefix(f"{refused.errors[0].get('field')}: ")
+        members["errors"] = [{**error, "field": place} for error in refused.errors]
+    return {**members, "detail": f"{place}: {detail}"}
 
 
 def _batches(texts: Iterator[str]) -> Iterator[list[str]]:

@@ -64,6 +64,12 @@ def with_options(search: Search, options: QueryOptions) -> Search:
     return cast(Search, {**options, **{name: value for name, value in search.items() if value is not None}})
 
 
+def check_is_list(given: object, one: str, expected: str) -> None:
+    """TypeError for one thing where a list is expected, because its letters, bytes or keys would pass for items."""
+    if isinstance(given, str | bytes | bytearray | memoryview | os.PathLike | Mapping) or _is_pil_image(given):
+        raise TypeError(f"got one {one}, {given!r:.60}: expected {expected}")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Body:
     data: bytes
@@ -127,13 +133,17 @@ def image_bytes(image: ImageLike) -> bytes:
 
 
 def _png(image: Image) -> bytes:
-    if not hasattr(image, "getexif"):
+    if not _is_pil_image(image):
         raise TypeError(f"expected a picture as a path, a file's bytes or a PIL image, got {type(image).__name__}")
     from embedder.images.decode import as_displayed  # a caller with a PIL image has pillow
 
     target = io.BytesIO()
     as_displayed(image).save(target, "PNG", compress_level=1, exif=b"")
     return target.getvalue()
+
+
+def _is_pil_image(value: object) -> bool:
+    return hasattr(value, "getexif")  # Pillow may not be installed
 
 
 def _json_example(example: Example | Search) -> dict[str, Any]:

@@ -12,7 +12,16 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from api.build_service import load_recorded
-from api.client.query import Example, Search, Sources, examples_in, image_bytes, vector_of, with_options
+from api.client.query import (
+    Example,
+    Search,
+    Sources,
+    check_is_list,
+    examples_in,
+    image_bytes,
+    vector_of,
+    with_options,
+)
 from api.documents import SOURCE_FIELDS
 from api.errors import TextNotSupported
 from api.explore.exploration import Exploration
@@ -157,8 +166,7 @@ class Likeness:
         They are embedded together. `options` apply to those that do not set them.
         """
         _check_known(options, QueryOptions.__annotations__)
-        if isinstance(searches, str | bytes | Mapping):
-            raise TypeError(f"got one query, {searches!r:.60}: expected a list of queries; use search(…) for one")
+        check_is_list(searches, "query", "a list of queries; use search(…) for one")
 
         def search(each: BareQuery | Search) -> Neighbours:
             if isinstance(each, Mapping):
@@ -204,8 +212,7 @@ class Likeness:
 
     def mark(self, images: Iterable[str | Match], label: str) -> None:
         """Give images, by id or as matches, a label of your own, in `labels`. Raises QueryError for an unknown id."""
-        if isinstance(images, str):
-            raise TypeError(f"got one id, {images!r}: expected a list of ids or matches")
+        check_is_list(images, "id", "a list of ids or matches")
         ids = [image.image_id if isinstance(image, Match) else image for image in images]
         self.labels.update({str(self._row(image_id)["image_id"]): label for image_id in ids})
 
@@ -271,11 +278,14 @@ class Likeness:
         """A part of a query with a caption, its picture fetched and the model that it needs loaded."""
         fields: dict[str, Any] = {name: value for name, value in example.items() if value is not None}
         crop: Sequence[float] | None = fields.pop("crop", None)
-        if crop is not None and np.shape(crop) != (4,):
+        if crop is not None and (np.shape(crop) != (4,) or np.asarray(crop).dtype.kind not in "iuf"):
             raise TypeError(
                 f"got crop {crop!r}: expected [x, y, width, height] as fractions of the picture, from 0 to 1"
             )
-        more: Any = {"weight": float(fields.pop("weight", 1.0)), "crop": None if crop is None else tuple(crop)}
+        more: Any = {
+            "weight": float(fields.pop("weight", 1.0)),
+            "crop": None if crop is None else tuple(map(float, crop)),
+        }
         if len(fields) != 1 or not fields.keys() <= set(SOURCE_FIELDS):
             raise TypeError(
                 f"expected one of {', '.join(SOURCE_FIELDS)} in each of the queries, got {', '.join(fields) or 'none'}"

@@ -1,8 +1,9 @@
-"""Values that a caller in Python may put into a filter, as JSON can hold them."""
+"""Values that a caller in Python may put into a filter, as JSON can hold them, and those of a JSON text."""
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence, ValuesView
 from collections.abc import Set as AbstractSet
 from datetime import date, time, timedelta
@@ -10,6 +11,23 @@ from decimal import Decimal
 from typing import Any
 
 import numpy as np
+from pydantic_core import from_json
+
+
+def parse_json(text: str | bytes, *, allow_inf_nan: bool = True) -> Any:
+    """The value of a JSON text that a user wrote.
+
+    ValueError if it is not JSON, nested too deeply, has half a character, or a member of an object more than once.
+    """
+    value = from_json(text, allow_inf_nan=allow_inf_nan)
+    json.loads(text, object_pairs_hook=_refuse_repeated)  # `from_json` would keep the last of them and drop the rest
+    return value
+
+
+def _refuse_repeated(members: list[tuple[str, Any]]) -> None:
+    if len(dict(members)) < len(members):
+        [(name, _)] = Counter(name for name, _ in members).most_common(1)
+        raise ValueError(f"the member {name!r:.80} is there more than once")
 
 
 def plain_filter(expression: object) -> Any:

@@ -16,14 +16,25 @@ from jobs.values import sentence
 
 class _Loader(yaml.SafeLoader):
     """Reads whole numbers and booleans as in YAML 1.2, and no dates: in YAML 1.1 an unquoted 2:8 is 128, 010 is 8, 08
-    an error, and the key `on` is true.
+    an error, and the key `on` is true. Refuses a key that a mapping has twice, of which PyYAML keeps the last.
     """
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        seen = set[tuple[str, str]]()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.tag != _MERGE:
+                if (key.tag, key.value) in seen:
+                    problem = f"found {key.value!r:.80} for the second time in one mapping"
+                    raise yaml.MarkedYAMLError(problem=problem, problem_mark=key.start_mark)
+                seen.add((key.tag, key.value))
+        return node
 
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
         return int(self.construct_scalar(node))
 
 
-_INT, _BOOL, _DATE = (f"tag:yaml.org,2002:{name}" for name in ("int", "bool", "timestamp"))
+_INT, _BOOL, _DATE, _MERGE = (f"tag:yaml.org,2002:{name}" for name in ("int", "bool", "timestamp", "merge"))
 _Loader.yaml_implicit_resolvers = {
     first: [(tag, pattern) for tag, pattern in resolvers if tag not in (_INT, _BOOL, _DATE)]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()

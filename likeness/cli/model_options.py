@@ -86,15 +86,15 @@ def declared_fields(model: Any) -> "Mapping[str, FieldInfo]":
 
 def _parameter(name: str, field: "FieldInfo", shown: dict[str, Any]) -> inspect.Parameter:
     from annotated_types import Ge, Le
-    from pydantic import BeforeValidator
+    from pydantic import BeforeValidator, PlainValidator
 
     annotation, metadata = _without_none(field.annotation), list(field.metadata)
     while get_origin(annotation) is Annotated:
         annotation, *more = get_args(annotation)
         metadata += [inner for each in more for inner in getattr(each, "metadata", [each])]
     help_, bounds = _sentence(field.description or ""), dict[str, Any]()
-    if any(isinstance(each, BeforeValidator) for each in metadata):
-        annotation = str  # the model parses it
+    if any(isinstance(each, BeforeValidator | PlainValidator) for each in metadata):
+        annotation = str  # the model parses it, or the command
     elif get_origin(annotation) in (tuple, frozenset, Sequence):
         annotation, help_ = list[str], f"{help_} May be repeated."
     elif annotation in (int, float):

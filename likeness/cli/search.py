@@ -82,6 +82,8 @@ def search(
         options["min_percentile"] = FITTING_PERCENTILE
     if options["filter"] is not None:
         options["filter"] = parse_option("--filter", options["filter"], lambda text: parse_object(text, _FILTER))
+    if options["distinct"] is not None:
+        options["distinct"] = parse_option("--distinct", options["distinct"], _parse_distinct)
     try:
         search = Query(parts=(), options=model_of(QueryOptions, options, _FLAGS))
     except OptionError as error:
@@ -230,6 +232,16 @@ def _query_parts(
         *(Part(image_id=image_id, crop=fractions, field_path="--like") for image_id in like),
         *(Part(image_id=image_id, weight=-UNLIKE_WEIGHT, field_path="--unlike") for image_id in unlike),
     )
+
+
+def _parse_distinct(text: str) -> float | None:
+    from index.search_options import duplicate_cosine
+
+    try:
+        value = {"true": True, "false": False}.get(text.lower())
+        return duplicate_cosine(float(text) if value is None else value)
+    except ValueError as error:
+        raise ValueError(f"is {text!r}: expected a cosine from -1 to 1, true or false") from error
 
 
 def _parse_crop(text: str) -> tuple[float, ...]:

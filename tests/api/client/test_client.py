@@ -4,12 +4,13 @@ import email.parser
 import email.policy
 import io
 import json
+import re
 import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from dataclasses import replace
@@ -192,6 +193,27 @@ def test_invalid_arguments_are_not_sent(client: LikenessClient, server: Scripted
     words: Any = "a red star"
     with pytest.raises(TypeError, match='by its name, as in text="a red star"'):
         client.search(words)
+    assert server.requests == []
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda client: client.embed_texts("red"), "got one text, 'red': expected a list of texts"),
+        (lambda client: client.embed_texts({"a": "red"}), "got one text, {'a': 'red'}: expected a list of texts"),
+        (lambda client: client.embed_images("x.jpg"), "got one picture, 'x.jpg': expected a list of pictures"),
+        (lambda client: client.embed_images(Path("x.jpg")), "got one picture, PosixPath('x.jpg'): expected a list of"),
+        (lambda client: client.embed_images(b"GIF"), "got one picture, b'GIF': expected a list of pictures"),
+        (lambda client: client.embed_images(Image.new("L", (2, 2))), "got one picture, <PIL.Image.Image image mode=L"),
+        (lambda client: client.image(3), "got id 3: expected text"),
+        (lambda client: client.picture(b"a.jpg", 64), "got id b'a.jpg': expected text"),
+    ],
+)
+def test_arguments_of_another_type_are_not_sent(
+    client: LikenessClient, server: ScriptedServer, call: Callable[[LikenessClient], object], message: str
+) -> None:
+    with pytest.raises(TypeError, match=f"^{re.escape(message)}"):
+        call(client)
     assert server.requests == []
 
 
@@ -574,6 +596,9 @@ def test_vectors_are_those_of_the_model(served: LikenessClient, service: SearchS
     with pytest.raises(RequestRefused, match=r"^images\[1\]: expected a picture") as caught:
         served.embed_images([PLAIN["red.png"], b"<html>"])
     assert caught.value.type == "urn:likeness:problem:unusable-image"
+    with pytest.raises(RequestRefused, match=r"^texts\[65\]: expected words") as caught:
+        served.embed_texts([*texts[:65], " "])
+    assert [error["field"] for error in caught.value.errors] == ["texts[65]"]
 
 
 def test_refusals_name_the_problem_and_field(served: LikenessClient) -> None:

@@ -117,8 +117,9 @@ def test_a_crop_is_searched_for_and_shown_in_the_grid(likeness: Likeness, fetche
     both.paste((20, 40, 210), (48, 0, 96, 48))
     fetcher.files["memory:green.png"] = png((20, 40, 210))
     right = [0.5, 0, 0.5, 1]
+    of_numpy: Any = np.array(right, np.float32)
     mixed = likeness.search(queries=[{"image": both, "crop": right}, {"id": "red.png", "weight": 0.1}])
-    for found in (likeness.search(both, crop=right), likeness.search("green.png", crop=right), mixed):
+    for found in (likeness.search(both, crop=right), likeness.search("green.png", crop=of_numpy), mixed):
         assert found[0].image_id == "blue.png"
         shown = Image.open(io.BytesIO(base64.b64decode(html_of(found).sources[0].partition(",")[2])))
         assert np.abs(np.asarray(shown, int) - (20, 40, 210)).max() < 8
@@ -184,6 +185,10 @@ def test_a_folder_is_not_searched_as_words(likeness: Likeness, tmp_path: Path, m
         ),
         (("red.png",), {"fields": "label"}, Problem, 'fields: expected a list of columns, got "label"'),
         (("red.png",), {"crop": 5}, TypeError, r"got crop 5: expected \[x, y, width, height\] as fractions"),
+        (("red.png",), {"crop": "left"}, TypeError, "got crop 'left': expected "),
+        (("red.png",), {"crop": ["a"] * 4}, TypeError, "got crop .*: expected "),
+        (("red.png",), {"fields": {"label": 1}}, Problem, 'fields: expected a list of columns, got {"label": 1}'),
+        (("red.png",), {"facets": {"label": 1}}, Problem, 'facets: expected a list of columns, got {"label": 1}'),
         ((object(),), {}, TypeError, "got a query of type object: expected a string"),
         ((np.zeros((8, 8, 3)),), {}, TypeError, r"pixels as float64 \(8, 8, 3\): expected uint8"),
         ((np.zeros((8, 8, 2), np.uint8),), {}, TypeError, r"uint8 \(8, 8, 2\): expected uint8 \(height, width\) or"),

@@ -113,6 +113,18 @@ def test_what_is_wrong_elsewhere_is_said_in_full(client: TestClient) -> None:
     assert empty.json()["detail"] == "expected a JSON object, got an empty body"
 
 
+def test_a_member_that_is_there_twice_is_refused(client: TestClient) -> None:
+    twice, problem = '{"width": {"$gte": 3}, "width": {"$lte": 5}}', "the member 'width' is there more than once"
+    in_body = client.post(
+        "/search", content=f'{{"filter": {twice}}}', headers={"Content-Type": "application/json"}
+    ).json()
+    assert (in_body["status"], in_body["detail"]) == (400, f"expected a JSON object: {problem}")
+    for path in ("/search", "/facets"):
+        in_url = client.get(path, params={"filter": twice}).json()
+        assert in_url["errors"][0]["field"] == "filter"
+        assert f'JSON text such as {{"label": "cat"}} ({problem})' in in_url["detail"]
+
+
 PART, BOTH = {"text": "a"}, {"text": "a", "id": "b"}
 VALID: dict[str, list[dict[str, Any]]] = {
     "SearchRequest": [

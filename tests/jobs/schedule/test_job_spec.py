@@ -132,6 +132,15 @@ def test_values_are_read_as_written(tmp_path: Path, line: str, expected: dict[st
             r"line 20, keep: .*expected a filter with values that",
         ),
         (WHOLE + "tiles: 1x1\n", r"line 21, tiles: '1x1': expected columns x rows, of 1 to 4 and not both 1"),
+        (WHOLE + "keep: {size: 3}\n", r"is not YAML: found 'keep' for the second time in one mapping in .* line 21,"),
+        (
+            WHOLE.replace("{$gte: 640}", "{$gte: 3, $gte: 5}"),
+            r"is not YAML: found '\$gte' for the second time in one mapping in .* line 20,",
+        ),
+        (
+            WHOLE.replace("{width: {$gte: 640}}", """'{"n": 1, "n": 2}'"""),
+            r"line 20, keep: .*the member 'n' is there more than once",
+        ),
         ("source: [a\n", r"job\.yaml is not YAML: .* line 2"),
         ("source: !!int eight\n", r"job\.yaml is not YAML: .* 'eight'"),
         ("", r"job\.yaml, line 1: .*mapping"),

@@ -143,6 +143,8 @@ def test_search_by_id_loads_no_model(
     where = json.dumps({"image_id": {"$in": ["red.png", "blue.png"]}})
     (blue,) = matches_of(run, collection, "--like", "red.png", "--filter", where)
     assert blue["image_id"] == "blue.png"
+    for distinct in ("True", "false", "0.98"):
+        assert matches_of(run, collection, "--like", "red.png", "--distinct", distinct) == matches
     table = run("search", collection, "--like", "red.png", "--distinct", "-1").out.splitlines()
     assert table[0].split() == ["rank", "score", "percentile", "image_id", "uri", "duplicates", "label", "weight"]
     assert best["percentile"] > second["percentile"]
@@ -521,6 +523,13 @@ def test_a_collection_without_an_index(run: Run, tmp_path: Path) -> None:
         (["--like", "gone.png"], 'index version 000001 has no image "gone.png"'),
         (["--text", "x", "--crop", "0,0,1,1"], "--crop goes with one picture"),
         (["--like", "red.png", "--crop", "0,0,1"], "expected [x, y, width, height] as fractions of the picture"),
+        *(
+            (
+                ["--like", "red.png", "--distinct", value],
+                f"--distinct is '{value}': expected a cosine from -1 to 1, true",
+            )
+            for value in ("2", "nan", "yes", "")
+        ),
         (["--like", "red.png", "--crop", "left"], "--crop is 'left': expected four numbers"),
         (["--text", "x", "--min-percentile", "99"], "min_percentile: expected a query whose matches have percentiles"),
         (["--like", "red.png", "-k", "2000", "--diversity", "0.5"], "expected k + offset of at most 1,000 with it"),
@@ -532,6 +541,10 @@ def test_a_collection_without_an_index(run: Run, tmp_path: Path) -> None:
         *(
             (["--like", "red.png", "--filter", where], f"--filter is {where!r}: expected a JSON object such as")
             for where in ("label", "[1]", '{"label": }')
+        ),
+        (
+            ["--filter", '{"width": {"$gte": 3}, "width": {"$lte": 5}}'],
+            'such as {"label": "cat", "width": {"$gte": 640}} (the member \'width\' is there more than once)',
         ),
         (["--like", "red.png", "--filter", '{"colour": "red"}'], "filter: expected one of the columns image_id"),
         (["--like", "red.png", "--filter", '{"label": 3}'], "expected text for $eq of column 'label' (string), got 3"),
