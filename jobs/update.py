@@ -18,12 +18,14 @@ from index.collection import writing
 from index.collection.annotations import annotation_log, list_annotations
 from index.collection.collection import Collection, Snapshot
 from index.collection.records import IndexSettings, ModelRecord, RunManifest
+from index.collection.rows import metadata_columns
 from index.errors import NotACollectionError, RolledBackError
 from index.matches import SEARCHES
 from index.storage.bucket_address import without_secrets
 from index.storage.storage import Storage, canonical_address
 from index.versions.servable import collection_model, live_manifest, live_or_last_good_manifest, live_version
 from jobs.addresses.check_listing import CheckedListing, CheckRules, check_listing
+from jobs.annotation.publish import hidden_columns
 from jobs.embedding.commit import WrittenRun, commit
 from jobs.embedding.model_source import ModelCache, ModelSource, model_record
 from jobs.embedding.pipeline import write_plans
@@ -126,6 +128,8 @@ class Update:
             if report.recently_changed and not listing.num_rows:
                 return
         if warning := left_out_warning(report.left_out):
+            self._warn(warning)
+        for warning in hidden_columns(collection, metadata_columns(listing.schema)):
             self._warn(warning)
         model = self._choose_model(snapshot)
         report.model = str(model)

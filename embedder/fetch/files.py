@@ -121,6 +121,9 @@ def _likely_mistake(uri: str) -> str:
         return "write / between folders instead of the backslashes of Windows, and give paths that this machine has"
     if scheme_of(uri) == "file":
         path = local_path(uri)
+        video, mark, _ = path.rpartition("#t=")
+        if mark and Path(video).is_file():
+            return f"name a frame of {Path(video).name!r} as #t=SECONDS, such as #t=12.5"
         existing = next((str(parent) for parent in Path(path).parents if parent.is_dir()), "")
         first, _, rest = path.removeprefix(existing).lstrip("/").partition("/")
         if rest and (_HOST.fullmatch(first) or path.startswith("//")):

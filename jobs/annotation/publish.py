@@ -1,6 +1,6 @@
 """Names of annotations, and index versions with their columns."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from rich.console import Console
 
@@ -36,6 +36,20 @@ def require_name_available(name: str, metadata: Sequence[str], annotations: Sequ
             f"--name {name} would reserve {name} and {name}_…, which conflict with {', '.join(conflicts)}: choose "
             f"another name{hint if name in names else ''}"
         )
+
+
+def hidden_columns(collection: Collection, columns: Sequence[str]) -> Iterator[str]:
+    """A warning for each annotation that hides some of these columns of the source, which came after it."""
+    for name, log in sorted(annotation_logs(collection).items()):
+        if any(belongs_to(column, name) for column in columns) and (runs := log.runs()):
+            own = Annotation(name, log, runs).rows.metadata
+            if hidden := [column for column in columns if column in own]:
+                which, them = ("column", "it") if len(hidden) == 1 else ("columns", "them")
+                drop_it = f"`likeness columns {collection.location} --drop {name}`"
+                yield (
+                    f"the annotation {name} hides the source's {which} {', '.join(hidden)} from searches: rename "
+                    f"{them} in the source, or drop the annotation ({drop_it})"
+                )
 
 
 _VALUES = """

@@ -16,7 +16,7 @@ from embedder.fetch import Fetcher
 from embedder.fetch.policy import FetchPolicy
 from index.collection.rows import TEXT, conform
 from index.storage.picture_reader import PictureReader
-from jobs.sources.listing import LISTING, Column, escaped, with_columns
+from jobs.sources.listing import LISTING, Column, concat_listings, escaped, with_columns
 from jobs.sources.sorted_files import ManyFiles
 from jobs.sources.stored_listing import Listing
 from jobs.sources.text_encoding import captions
@@ -122,7 +122,7 @@ class Pictures:
     def join(self, rows: pa.Table) -> pa.Table:
         """The rows of a list, with the facts of the pictures that they name.
 
-        A row `without_id` gets that of its picture, and the columns of both; the list's take precedence.
+        A row `without_id` gets that of its picture, and the columns of both; the values of the list take precedence.
         """
         if not (self.listing.num_rows and rows.num_rows):
             return rows
@@ -131,13 +131,30 @@ class Pictures:
         seqs = found["seq"].take(pc.index_in(pa.array(np.arange(len(rows))), value_set=found["row"]))
         at = pc.index_in(seqs, value_set=named["seq"])
         facts = self.listing.read(where="seq IN (FROM named)", named=named).take(at)
-        joined = {name: pc.coalesce(rows[name], facts[name]) for name in ("size", "modified", "etag")}
+        joined: dict[str, Column] = {
+            name: pc.coalesce(rows[name], facts[name]) for name in ("size", "modified", "etag")
+        }
         names = pc.if_else(without_id(rows), facts["image_id"], pa.scalar(None, TEXT))
         joined["image_id"] = pc.coalesce(names, rows["image_id"])
         joined["uri"] = pc.coalesce(facts["uri"], rows["uri"])
-        metadata = self.listing.schema.names[len(LISTING) :]
-        joined |= {name: facts[name] for name in metadata if name not in rows.column_names}
+        for name in self.listing.schema.names[len(LISTING) :]:
+            joined[name] = _coalesced(rows, facts, name) if name in rows.column_names else facts[name]
         return with_columns(rows, joined)
+
+
+def _coalesced(rows: pa.Table, facts: pa.Table, name: str) -> Column:
+    """A column that both have: the fact where the row has no value. Its type changes only if a fact is needed."""
+    own: Any = rows[name]
+    has_value = pc.is_valid(own)
+    if own.type == TEXT:  # a CSV has no null, but empty text
+        has_value = pc.not_equal(own, pa.scalar("", TEXT)).fill_null(False)
+    needed = ~np.asarray(has_value) & np.asarray(pc.is_valid(facts[name]))
+    if not needed.any():
+        return rows[name]
+    both: Any = concat_listings([rows.select([name]), facts.select([name])])[name]
+    # `take`, as Arrow can coalesce neither JSON nor text with lists.
+    taken: Column = both.take(pa.array(np.arange(len(rows)) + len(rows) * needed))
+    return taken
 
 
 def without_id(rows: pa.Table) -> Column:

@@ -122,10 +122,17 @@ def test_a_uri_that_is_not_a_file_has_a_reason(
         ("{}/www.example.co.uk/deep/a.jpg", "if 'www.example.co.uk' is a web server"),
         ("{}/localhost:8000/a.jpg", "if 'localhost:8000' is a web server"),
         ("{}/10.0.0.1:80/a.jpg", "if '10.0.0.1:80' is a web server"),
+        *(
+            ("{}/clip.mp4#t=" + time, "name a frame of 'clip.mp4' as #t=SECONDS, such as #t=12.5")
+            for time in ("00:00:02", "0:01", "1,2", "npt:1", "1s", "-1", "")
+        ),
+        ("file://{}/clip.mp4#t=1s", "name a frame of 'clip.mp4' as #t=SECONDS"),
+        ("{}/gone.mp4#t=1s", "has it been moved or deleted?"),
         ("//cdn.example.com/a.jpg", "if 'cdn.example.com' is a web server"),
     ],
 )
 def test_a_file_that_does_not_exist_may_be_a_wrong_address(tmp_path: Path, address: str, advice: str) -> None:
+    (tmp_path / "clip.mp4").touch()
     message = failed(address.replace("{}", str(tmp_path))).message
     assert f"there is no such file; {advice}" in message
 

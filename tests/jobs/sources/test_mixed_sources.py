@@ -1,6 +1,8 @@
 """Sources that mix kinds: every file is listed, joined to a picture, refused or counted."""
 
+import datetime as dt
 import io
+import json
 import random
 import tarfile
 from collections import Counter
@@ -158,6 +160,41 @@ def test_a_list_adds_its_columns_to_the_pictures_that_it_names(tmp_path: Path) -
     ]
     assert listing["modified"].is_valid().to_pylist() == [True, True, True, False]
     assert Fetcher(buckets=PictureReader()).fetch(listing["uri"][2].as_py()) == PICTURE
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "one", "two"),
+    [  # label, folder and txt of the pictures
+        (
+            "m.jsonl",
+            '{"label": "tabby", "txt": "one"}|{"year": 2024}',
+            ("tabby", "cats", "one"),
+            ("cats", "cats", "two"),
+        ),
+        ("m.jsonl", '{"label": 7, "folder": "x"}|{"txt": "new"}', ("7", "x", "first"), ("cats", "cats", "new")),
+        ("m.jsonl", '{"label": 7, "txt": null}|{"label": 8}', (7, "cats", "first"), (8, "cats", "two")),
+        ("m.jsonl", '{"label": ["x", "y"]}|{"label": null}', (["x", "y"], "cats", "first"), (["cats"], "cats", "two")),
+        ("m.jsonl", '{"txt": {"en": 1}}|{}', ("cats", "cats", '{"en": 1}'), ("cats", "cats", '"two"')),
+        ("m.csv", "file_name,label,txt|1.jpg,tabby,one|2.jpg,,", ("tabby", "cats", "one"), ("cats", "cats", "two")),
+        ("m.csv", "file_name,label|1.jpg,1.5|2.jpg,", ("1.5", "cats", "first"), ("cats", "cats", "two")),
+        ("m.parquet", "", ("2024-05-01", "cats", "first"), ("cats", "cats", "two")),
+    ],
+)
+def test_a_row_without_a_value_leaves_what_was_found_beside_the_picture(
+    tmp_path: Path, name: str, rows: str, one: tuple[Any, ...], two: tuple[Any, ...]
+) -> None:
+    content: Any = rows.replace("|", "\n") + "\n"
+    if name == "m.jsonl":
+        content = "".join(
+            json.dumps({"file_name": f"{number}.jpg", **json.loads(row)}) + "\n"
+            for number, row in enumerate(rows.split("|"), 1)
+        )
+    if name == "m.parquet":
+        content = parquet(file_name=["1.jpg", "2.jpg"], label=[dt.date(2024, 5, 1), None])
+    files = {"1.jpg": PICTURE, "2.jpg": PICTURE, "1.txt": "first", "2.txt": "two", name: content}
+    listing = list_images(str(write_files(tmp_path, {f"cats/{file}": data for file, data in files.items()})))
+    found = {row["image_id"]: (row["label"], row["folder"], row["txt"]) for row in listing.to_pylist()}
+    assert found == {"cats/1.jpg": one, "cats/2.jpg": two}
 
 
 @pytest.mark.usefixtures("small_parts")

@@ -20,7 +20,8 @@ from index.versions.promotion import rollback
 from jobs.errors import SourceError, TooManyMissingError, TooManyRejectsError
 from jobs.schedule.spec_file import read_spec
 from jobs.update import Update
-from tests.support.collections.hand_made import add_run, add_version, rows
+from likeness.cli import app
+from tests.support.collections.hand_made import add_run, add_version, metadata_of, rows
 from tests.support.collections.rejects_and_checks import list_rejects
 from tests.support.collections.storage_steps import STEPS, KilledError, at, expire, is_step, kill
 from tests.support.nights.quiet_night import make_job
@@ -204,6 +205,33 @@ def test_rows_of_another_source_are_replaced_within_limits(
         assert str(before[0]["uri"]) in printed
     assert nights.night(source=other).counts.replaced == 0
     assert nights.night(max_missing=1.0).counts.replaced == 2
+
+
+def test_a_column_of_the_source_that_an_annotation_hides_is_warned_of(
+    nights: Nights, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def printed(*, dry_run: bool = False) -> str:
+        nights.night(dry_run=dry_run, console=Console(width=500))
+        return capsys.readouterr().out
+
+    app.app(["annotate", nights.location, "--name", "kind", "--clusters", "2"], standalone_mode=False)
+    capsys.readouterr()
+    nights.pictures.joinpath("list.csv").write_text("file_name,year,kindness\na/0.bmp,2024,1\n")
+    assert "hides" not in printed()
+    nights.pictures.joinpath("list.csv").write_text("file_name,kind,kind_score,kind_of\na/0.bmp,mine,2,x\n")
+    warning = (
+        "the annotation kind hides the source's columns kind, kind_score from searches: rename them in the source, "
+    )
+    advice = f"or drop the annotation (`likeness columns {nights.location} --drop kind`)"
+    for dry_run in (True, False, False):
+        assert warning + advice in printed(dry_run=dry_run)
+    row = metadata_of(nights.collection)["a/0.bmp"]
+    assert row["kind"] != "mine"
+    assert row["kind_of"] == "x"
+    app.app(["columns", nights.location, "--drop", "kind"], standalone_mode=False)
+    capsys.readouterr()
+    assert "hides" not in printed()
+    assert metadata_of(nights.collection)["a/0.bmp"]["kind"] == "mine"
 
 
 @pytest.mark.parametrize("spelling", ["file://{}", "{}/a/..", "{}/"])
