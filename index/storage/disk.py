@@ -44,8 +44,8 @@ def path_below(root: str, path: str) -> str:
 
 
 def list_below(root: str, folder: str) -> Iterator[tuple[str, os.stat_result]]:
-    """Path and status of the entries of a folder, of what links lead to; empty if it is missing, or is a file."""
-    with suppress(FileNotFoundError, NotADirectoryError), os.scandir(path_below(root, folder)) as entries:
+    """Path and status of the entries of a folder, of what links lead to; empty if it is missing."""
+    with suppress(FileNotFoundError), os.scandir(path_below(root, folder)) as entries:
         for entry in entries:
             try:
                 entry.name.encode()  # records and Arrow take no other text
@@ -57,10 +57,10 @@ def list_below(root: str, folder: str) -> Iterator[tuple[str, os.stat_result]]:
 
 
 def walk_below(root: str, folder: str) -> Iterator[tuple[str, os.stat_result]]:
-    """Path and status of everything below a folder, without following links; empty if it is missing, or is a file."""
+    """Path and status of everything below a folder, without following links; empty if it is missing."""
 
     def fail(error: OSError) -> None:
-        if not isinstance(error, (FileNotFoundError, NotADirectoryError)):  # removed meanwhile, or a file
+        if not isinstance(error, FileNotFoundError):  # removed meanwhile
             raise error
 
     start = path_below(root, folder)

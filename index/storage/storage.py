@@ -80,12 +80,12 @@ def canonical_address(address: str) -> str:
 
 
 def _absolute(path: Path) -> str:
-    """The absolute path. Links are not resolved, so that one that changes later is followed; `..` is, but after a link:
-    otherwise the path would depend on the folder that it was given in, which may be removed.
+    """The absolute path. Links are not resolved, so that one that changes later is followed; `..` is after a folder:
+    otherwise the path would depend on the one that it was given in, which may be removed.
     """
     found = Path(path.absolute().anchor)
     for part in path.absolute().parts[1:]:
-        if part == ".." and found.name != ".." and not found.is_symlink():
+        if part == ".." and found.is_dir() and not found.is_symlink() and found.name != "..":
             found = found.parent
         else:
             found /= part
