@@ -29,6 +29,7 @@ from index.search.searcher import no_index
 from index.segments.segmented_index import SegmentedIndex
 from index.versions.servable import live_manifest
 from jobs.annotation.publish import SOURCE, publish, require_name_available, require_same_kind
+from jobs.errors import UsageError
 from jobs.values import fingerprint_of
 
 _ROWS: Final = 1 << 18  # of a file
@@ -47,7 +48,9 @@ class ComputedColumns:
 
     @classmethod
     def open(cls, collection: Collection, name: str, kind: str, console: Console) -> ComputedColumns:
-        """EmptyCollectionError if there is no index, UsageError if `name` is not free for columns of this kind."""
+        """EmptyCollectionError if there is no index, UsageError if `name` is not free for columns of this kind, or the
+        last columns were rolled back.
+        """
         live, runs = live_manifest(collection), collection.runs()
         if live is None:
             raise no_index(collection)
@@ -57,9 +60,15 @@ class ComputedColumns:
         log = annotation_log(collection, name).snapshot()
         require_same_kind(name, kind, log)
         earlier = log.committed
-        if earlier and live.annotations.get(name) != [run.run_id for run in earlier]:
+        written = [run.run_id for run in earlier]
+        if earlier and live.annotations.get(name) != written:
             publish(collection, console)  # what made the last was killed before it did
         searcher = Searcher.open(collection)
+        if earlier and searcher.manifest.annotations.get(name) != written:
+            raise UsageError(
+                f"the last columns of {name} were rolled back, with their index version: make that one live with "
+                f"`likeness promote`, or remove them with `likeness columns {collection.location} --drop {name}`"
+            )
         return cls(collection=collection, name=name, searcher=searcher, runs=earlier)
 
     @property

@@ -18,6 +18,7 @@ from index.collection.annotations import annotation_log
 from index.collection.records import IndexSettings
 from index.errors import EmptyCollectionError
 from index.search import Searcher
+from index.versions.promotion import promote, rollback
 from jobs.annotation.computed import ComputedColumns
 from jobs.annotation.publish import drop, publish
 from jobs.errors import UsageError
@@ -77,6 +78,27 @@ def test_only_values_that_differ_are_written(collection: Collection) -> None:
     assert picks(collection) == {}
     assert put(collection, {IDS[5]: 2}) == 1
     assert picks(collection) == {IDS[5]: 2}
+
+
+@pytest.mark.parametrize("remedy", ["drop", "promote"])
+def test_columns_that_were_rolled_back_are_not_continued(collection: Collection, remedy: str) -> None:
+    """The version has the values of one run, the log those of the next: what differs from one says nothing of both."""
+    put(collection, {IDS[0]: 1, IDS[1]: 2})
+    put(collection, {IDS[0]: 1, IDS[1]: 2, IDS[2]: 3})
+    newest = str(collection.current())
+    with writing(collection, "rollback") as leased:
+        rollback(leased)
+    assert picks(collection) == {IDS[0]: 1, IDS[1]: 2}
+    with pytest.raises(UsageError, match=r"columns of pick were rolled back, .*`likeness promote`, .* --drop pick`"):
+        put(collection, {IDS[0]: 1, IDS[1]: 2})
+    assert picks(collection) == {IDS[0]: 1, IDS[1]: 2}
+    with writing(collection, remedy) as leased:
+        if remedy == "drop":
+            drop(leased, "pick", Console(quiet=True))
+        else:
+            promote(leased, newest)
+    put(collection, {IDS[0]: 1, IDS[1]: 2})
+    assert picks(collection) == {IDS[0]: 1, IDS[1]: 2}
 
 
 def test_columns_of_another_type_replace_all_values(collection: Collection) -> None:
