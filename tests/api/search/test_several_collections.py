@@ -50,6 +50,10 @@ def all_captions() -> list[str]:
     return captions
 
 
+TAKEN = {pa.int16(): pa.timestamp("us"), pa.int64(): pa.timestamp("us", "Europe/Berlin"), pa.int32(): pa.date32()}
+"""The type of times beside each type of years: the same days, as they are in UTC without a zone."""
+
+
 def table_of(numbers: Sequence[int], year: pa.DataType) -> pa.Table:
     """The images with these numbers; some are near-duplicates, and only those from 1,000 on have a column `late`."""
     vectors = unit_vectors(COUNT, seed=1, dim=DIM)
@@ -59,6 +63,7 @@ def table_of(numbers: Sequence[int], year: pa.DataType) -> pa.Table:
         "caption": pa.array([captions[number] for number in numbers]),
         "label": pa.array([("cat", "dog", "owl", None)[number % 4] for number in numbers]),
         "year": pa.array([2000 + number % 7 for number in numbers], year),
+        "taken": pa.array([86_400_000_000 * (number % 9) for number in numbers], pa.timestamp("us")).cast(TAKEN[year]),
     }
     if min(numbers) >= 1_000:
         columns["late"] = pa.array([f"{number % 9}" for number in numbers])
@@ -121,6 +126,8 @@ REQUESTS: tuple[dict[str, Any], ...] = (
     {"embedding": VECTOR, "diversity": 0.3, "distinct": True},
     {"queries": [{"embedding": VECTOR}, {"text": "word3", "weight": -0.5}], "offset": 150},
     {"sort": "-label"},
+    {"sort": "-taken", "filter": {"taken": {"$gte": "1970-01-03T00:00:00Z", "$lt": "1970-01-06"}}},
+    {"group_by": "taken", "filter": {"taken": {"$ne": "1970-01-02"}}},
     {"group_by": "late", "sort": "caption"} | FILTERED,
 )
 
@@ -128,7 +135,7 @@ REQUESTS: tuple[dict[str, Any], ...] = (
 @pytest.mark.parametrize("body", REQUESTS, ids=str)
 def test_several_collections_answer_as_one(clients: list[TestClient], body: dict[str, Any]) -> None:
     whole, several = clients
-    body = body | {"facets": ["label", "year", "late"]}
+    body = body | {"facets": ["label", "year", "late", "taken"]}
     k = 300 if "diversity" in body else 90  # each diverse page is chosen from the first one on
     expected = pages_of(whole, "/search", k, **body)
     found = pages_of(several, SEVERAL, k, **body, collections=ABC)
