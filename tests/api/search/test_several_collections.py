@@ -50,7 +50,11 @@ def all_captions() -> list[str]:
     return captions
 
 
-TAKEN = {pa.int16(): pa.timestamp("us"), pa.int64(): pa.timestamp("us", "Europe/Berlin"), pa.int32(): pa.date32()}
+TAKEN: dict[pa.DataType, Any] = {
+    pa.int16(): pa.timestamp("us"),
+    pa.int64(): pa.timestamp("us", "Europe/Berlin"),
+    pa.int32(): pa.date32(),
+}
 """The type of times beside each type of years: the same days, as they are in UTC without a zone."""
 
 
