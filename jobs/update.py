@@ -48,7 +48,7 @@ from jobs.sources.list_videos import FRAME_MARK, Frames, frames_of
 from jobs.sources.listing import UNREADABLE, WEB
 from jobs.sources.stored_listing import Listing
 from jobs.spec import JobSpec
-from jobs.values import DEFAULT_MODEL, MAX_MISSING, counted, some
+from jobs.values import DEFAULT_MODEL, MAX_MISSING, counted, noted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -233,7 +233,7 @@ class Update:
                 raise
             return Listing.of([])
         for note, files in notes.items():
-            self._warn(f"{note}: {some(files)}" if files else note)
+            self._warn(noted(note, files))
         return listing
 
     def _filter_of(self, listing: Listing) -> ImageFilter:

@@ -169,11 +169,11 @@ _IN_PLAIN_WORDS = {
 
 def parse_object(text: str, example: str) -> dict[str, Any]:
     """A JSON object. The message of a ValueError contains the example."""
-    from index.filters.plain import parse_json  # imports NumPy, which takes longer than `likeness --help`
+    from index.filters.plain import parse_strictly  # imports NumPy, which takes longer than `likeness --help`
 
     problem = ""
     try:
-        parsed = parse_json(text)
+        parsed = parse_strictly(text)
     except ValueError as error:
         parsed, problem = None, f" ({error})"
     if not isinstance(parsed, dict):
@@ -185,6 +185,11 @@ def some(names: Sequence[str], limit: int = 5) -> str:
     """The first names, and the number of the others."""
     rest = len(names) - limit
     return ", ".join(names[:limit]) + (f" and {rest:,} more" if rest > 0 else "")
+
+
+def noted(note: str, files: Sequence[str]) -> str:
+    """A note, with the first of the files that it is about, if any."""
+    return f"{note}: {some(files)}" if files else note
 
 
 def counted(count: int, noun: str) -> str:

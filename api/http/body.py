@@ -31,7 +31,7 @@ from api.http.requests import (
 from api.search.query import Part, Query, fields_in, options_in
 from api.settings import RequestLimits
 from index.errors import OptionError
-from index.filters.plain import parse_json
+from index.filters.plain import parse_strictly
 from index.search_options import DEFAULT_K
 
 T = TypeVar("T")
@@ -201,7 +201,7 @@ def _document(body: bytes, limits: RequestLimits) -> Any:
         raise errors.MalformedBody("expected a JSON object, got an empty body")
     try:
         encoding = json.detect_encoding(body[:4])  # of a byte order mark, as Windows writes it
-        return parse_json(body if encoding == "utf-8" else body.decode(encoding))
+        return parse_strictly(body if encoding == "utf-8" else body.decode(encoding))
     except ValueError as error:
         raise errors.MalformedBody(f"expected a JSON object: {error}") from error
 

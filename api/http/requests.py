@@ -22,7 +22,7 @@ from api.documents import MAX_BATCH, SOURCE_FIELDS
 from api.errors import abbreviate, invalid_fields
 from api.http.problem_documents import MAX_ERRORS, field_error, wrong_document
 from api.search.query import QueryOptions
-from index.filters.plain import parse_json
+from index.filters.plain import parse_strictly
 
 _MAX_NAMES: Final = 64
 _MAX_EXAMPLES: Final = 16
@@ -113,7 +113,7 @@ def read_texts(form: Mapping[str, Any]) -> dict[str, Any]:
     for name, example in JSON_TEXT_FIELDS.items():
         if isinstance(text := fields.get(name), str):
             try:
-                fields[name] = parse_json(text, allow_inf_nan=False)
+                fields[name] = parse_strictly(text, allow_inf_nan=False)
             except ValueError as error:
                 wrong.append({"field": name, "expected": f"JSON text such as {example} ({error})", "got": text})
     if wrong:

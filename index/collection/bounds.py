@@ -15,6 +15,8 @@ MAX_RECORD: Final = 64 << 20
 
 _MAX_VALUES: Final = 4_000_000  # of a record, each of which takes up to a hundred bytes of memory
 _MAX_SECONDS: Final = 1e12
+MAX_YEAR: Final = 9000
+"""Times are before it, so that every time zone has them."""
 
 VersionName = Annotated[str, StringConstraints(pattern=r"^[0-9]{6}$")]
 SegmentName = Annotated[str, StringConstraints(pattern=r"^[0-9]{6}-[0-9]{2,6}(-[0-9]{1,3})?$")]
@@ -43,9 +45,7 @@ Seconds = Annotated[float, Field(ge=0, le=_MAX_SECONDS)]
 Width = Annotated[float, Field(ge=1, le=64)]
 """How many times as wide as with an image a search is; the builds try up to 64."""
 
-Time = Annotated[
-    AwareDatetime, Field(ge=datetime(1000, 1, 1, tzinfo=UTC), le=datetime(9000, 1, 1, tzinfo=UTC))
-]  # so that every time zone has it
+Time = Annotated[AwareDatetime, Field(ge=datetime(1000, 1, 1, tzinfo=UTC), le=datetime(MAX_YEAR, 1, 1, tzinfo=UTC))]
 Tiles = Annotated[str, AfterValidator(checked_tiles)]
 
 PARAMETERS: Final = {

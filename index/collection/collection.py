@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
+from index.collection.bounds import MAX_YEAR
 from index.collection.catalog.catalog import Catalog, RunRows
 from index.collection.catalog.row_facts import write_deletes, write_facts
 from index.collection.current_file import read_current, replace_current
@@ -55,7 +56,6 @@ R = TypeVar("R", RunStart, RunManifest)
 _MEMBERS = {RUNS, INDEX, CURRENT}
 _VERSION = re.compile(r"[0-9]{6}")
 _RUN_ID_TIME = "%Y%m%dT%H%M%SZ"
-_LAST_YEAR = 8999  # that records may have, see `Time`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,7 +190,7 @@ class Collection:
             with suppress(ValueError):
                 time = folder.rpartition("/")[2].partition("-")[0]
                 newest = datetime.strptime(time, _RUN_ID_TIME).replace(tzinfo=UTC)
-                if newest.year >= _LAST_YEAR:
+                if newest.year + 1 >= MAX_YEAR:
                     raise CollectionError(f"{folder} is of the year {newest.year}, and no run could follow: remove it")
                 if newest >= started_at.replace(microsecond=0):
                     started_at = newest + timedelta(seconds=1)

@@ -14,7 +14,7 @@ import numpy as np
 from pydantic_core import from_json
 
 
-def parse_json(text: str | bytes, *, allow_inf_nan: bool = True) -> Any:
+def parse_strictly(text: str | bytes, *, allow_inf_nan: bool = True) -> Any:
     """The value of a JSON text that a user wrote.
 
     ValueError if it is not JSON, nested too deeply, has half a character, or a member of an object more than once.

@@ -59,17 +59,16 @@ class ComputedColumns:
         require_name_available(name, columns, list_annotations(collection))
         log = annotation_log(collection, name).snapshot()
         require_same_kind(name, kind, log)
-        earlier = log.committed
-        written = [run.run_id for run in earlier]
-        if earlier and live.annotations.get(name) != written:
+        written = [run.run_id for run in log.committed]
+        if written and live.annotations.get(name) != written:
             publish(collection, console)  # what made the last was killed before it did
         searcher = Searcher.open(collection)
-        if earlier and searcher.manifest.annotations.get(name) != written:
+        if written and searcher.manifest.annotations.get(name) != written:
             raise UsageError(
                 f"the last columns of {name} were rolled back, with their index version: make that one live with "
                 f"`likeness promote`, or remove them with `likeness columns {collection.location} --drop {name}`"
             )
-        return cls(collection=collection, name=name, searcher=searcher, runs=earlier)
+        return cls(collection=collection, name=name, searcher=searcher, runs=log.committed)
 
     @property
     def by(self) -> str:

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.markup import escape
 
-from jobs.values import counted, model_named, parse_object, some
+from jobs.values import counted, model_named, noted, parse_object
 from likeness.cli.embed import next_commands
 from likeness.cli.index import build_and_show
 from likeness.cli.model_options import Fields, with_fields
@@ -88,7 +88,7 @@ def import_(
         )
         report = job.run()
     for note, files in job.notes.items():
-        console.print(f"[yellow]{escape(f'{note}: {some(files)}' if files else note)}", soft_wrap=True, highlight=False)
+        console.print(f"[yellow]{escape(noted(note, files))}", soft_wrap=True, highlight=False)
     console.print(embed_table(report, done="imported"))
     if job.normalised:
         console.print(f"normalised, because not of unit norm: {counted(job.normalised, 'vector')}")

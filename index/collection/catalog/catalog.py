@@ -320,13 +320,13 @@ class Catalog:
         gone = "SELECT CAST(NULL AS BIGINT) AS seq, CAST(NULL AS VARCHAR) AS image_id WHERE false"
         if deletes:
             gone = f"SELECT place.run << {_RUN_BITS} AS seq, image_id {self._from(deletes)}"
-        deleted = f"CREATE OR REPLACE VIEW deleted AS {gone}"
+        self.create(f"CREATE VIEW deleted AS {gone}")
         size = sum(each.file.size for each in itertools.chain.from_iterable(self._facts.values()))
         if self._rows <= _FEW and size <= _SMALL:  # opening Parquet files takes longer than most queries
             with suppress(CollectionError):  # of one column, which others need not know
-                self.create(f"{deleted}; CREATE TABLE {written}")
+                self.create(f"CREATE TABLE {written}")
                 return
-        self.create(f"{deleted}; CREATE VIEW {written}")
+        self.create(f"CREATE VIEW {written}")
 
     def _select(self, schema: pa.Schema, files: Sequence[_File]) -> str:
         """The rows of files that have this schema, with the columns of all."""
@@ -346,12 +346,11 @@ class Catalog:
         unfinished = [number for number, run in enumerate(self.runs) if not run.committed]
         committed = f"WHERE run NOT IN ({', '.join(map(str, unfinished))})" if unfinished else ""
         ids = f"SELECT seq, image_id FROM written {committed} UNION ALL FROM {self.name}.deleted"
+        self.create("CREATE TABLE dead (seq BIGINT)")
         several = "SELECT image_id, max(seq) AS newest FROM {0} GROUP BY image_id HAVING count(*) > 1"
         same = "each.image_id IS NOT DISTINCT FROM several.image_id"
-        empty = "CREATE TABLE IF NOT EXISTS dead (seq BIGINT)"
         for part in self._passes(ids, "image_id"):
-            create = f"{empty}; CREATE OR REPLACE TABLE several AS {several.format(part)}"
-            if self.create(create):  # mostly few or none
+            if self.create(f"CREATE OR REPLACE TABLE several AS {several.format(part)}"):  # mostly few or none
                 self.create(
                     f"INSERT INTO dead SELECT seq FROM {part} AS each JOIN several ON {same} WHERE seq < newest"
                 )
