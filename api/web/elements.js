@@ -12,6 +12,9 @@ export function element(tag, { class: classes, attributes = {}, ...properties } 
 /** Text for screen readers only. */
 export const screenReaderText = (text) => element("span", { class: "visually-hidden" }, text);
 
+/** What an object has under a name that users choose, such as a column's; not what all objects inherit, as "constructor". */
+export const own = (object, name) => (object && Object.hasOwn(object, name) ? object[name] : undefined);
+
 export const byId = (id) => document.getElementById(id);
 
 /** A number with separators, such as 1,980. */

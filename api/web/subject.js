@@ -2,7 +2,7 @@
 
 import { hasKey, pictureAddress, savePicture } from "./api.js";
 import { cropButtons, showCrop, showLines } from "./crop.js";
-import { copy, element, fileName, formatCount, titleOf } from "./elements.js";
+import { copy, element, fileName, formatCount, own, titleOf } from "./elements.js";
 import { allowedValues, namedValue, queryLink } from "./facets.js";
 import { stringify } from "./json.js";
 import { showProblem } from "./problems.js";
@@ -44,7 +44,7 @@ export function imagePanel(image, query, trail, onCrop) {
   const words = matchedWords.get(query.value);
   const lines = query.crop ? [] : lineBoxes(image.metadata, words);
   showLines(mat, lines);
-  const facts = Object.entries(imageFacts(image, words ?? {})).map(([term, fact]) =>
+  const facts = imageFacts(image, words).map(([term, fact]) =>
     element("div", {}, element("dt", {}, term), element("dd", {}, fact)));
   const about = element("details", { open: matchMedia("(min-width: 40rem)").matches });
   about.append(element("summary", {}, "About this picture"), element("dl", { class: "facts" }, ...facts));
@@ -99,17 +99,18 @@ function files({ picture: path, image_id: id, uri }) {
   return [whole, file, copyButton];
 }
 
+/** What is known of a picture, as [term, fact]. A column of the source may have the name of another fact. */
 function imageFacts({ image_id: id, uri, size, width, height, format, modified, metadata }, words) {
-  const facts = { id };
-  for (const [name, value] of Object.entries(metadata)) {
-    const isOfLines = name.endsWith("_boxes") && name.slice(0, -"_boxes".length) in metadata; // drawn, not written
-    if (value !== null && value !== "" && !isOfLines) facts[name] = fact(value, words[name]);
-  }
-  if (width && height) facts.pixels = `${formatCount(width)} × ${formatCount(height)}`;
-  if (format || size) facts.file = [format?.toUpperCase(), size && bytes(size)].filter(Boolean).join(", ");
-  if (modified) facts.modified = new Date(modified).toLocaleDateString("en", { dateStyle: "medium" });
-  if (uri) facts.source = fact(uri, words.uri);
-  return facts;
+  const isOfLines = (name) => name.endsWith("_boxes") && Object.hasOwn(metadata, name.slice(0, -"_boxes".length)); // drawn, not written
+  const columns = Object.entries(metadata).filter(([name, value]) => value !== null && value !== "" && !isOfLines(name));
+  return [
+    ["id", id],
+    ...columns.map(([name, value]) => [name, fact(value, own(words, name))]),
+    ["pixels", width && height ? `${formatCount(width)} × ${formatCount(height)}` : null],
+    ["file", [format?.toUpperCase(), size && bytes(size)].filter(Boolean).join(", ")],
+    ["modified", modified && new Date(modified).toLocaleDateString("en", { dateStyle: "medium" })],
+    ["source", uri && fact(uri, own(words, "uri"))],
+  ].filter(([, known]) => known);
 }
 
 /** A value in full: web addresses as links, a list without brackets, with each address on a line of its own. */
