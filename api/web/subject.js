@@ -10,6 +10,7 @@ import { boxes, pictureMat } from "./results.js";
 import { lineBoxes, marked, matchedWords } from "./words.js";
 
 const NOT_SHARED = "Your own picture is not part of the address, so this search cannot be shared.";
+const ENDING = /\.(jpe?g|jfif|png|webp|gif|bmp|tiff?|avif|mpo|hei[cf]|hif|jxl)$/i; // of pictures
 const PREVIEW = 768; // pixels a side
 
 /** The heading of a query that is not shown as a picture. */
@@ -80,14 +81,15 @@ function steps(query, trail) {
 }
 
 /** Links to the whole picture and its download, and a button that copies its path. */
-function files({ picture: path, image_id: id, uri }) {
+function files({ picture: path, image_id: id, uri, format }) {
+  const name = downloadName(id, format);
   const whole = element("a", { href: pictureAddress(path), target: "_blank", rel: "noopener" }, "Whole picture");
-  const file = element("a", { href: pictureAddress(path), download: fileName(id) }, "Download");
+  const file = element("a", { href: pictureAddress(path), download: name }, "Download");
   for (const link of [whole, file]) {
     link.addEventListener("click", (event) => {
       if (!hasKey()) return;
       event.preventDefault();
-      savePicture(path, fileName(id)).catch(showProblem);
+      savePicture(path, name).catch(showProblem);
     });
   }
   const copyButton = element("button", { type: "button", class: "quiet" }, uri ? "Copy path" : "Copy id");
@@ -97,6 +99,13 @@ function files({ picture: path, image_id: id, uri }) {
     setTimeout(() => (copyButton.textContent = label), 2000);
   });
   return [whole, file, copyButton];
+}
+
+/** The name of a picture's file; a frame of a video, or a row of a table, gets an ending that opens it as a picture. */
+function downloadName(id, format) {
+  const name = fileName(id);
+  if (!format || format === "raw" || ENDING.test(name)) return name;
+  return `${name}.${format === "jpeg" ? "jpg" : format}`;
 }
 
 /** What is known of a picture, as [term, fact]. A column of the source may have the name of another fact. */
