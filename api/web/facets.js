@@ -44,11 +44,11 @@ function without(filter, column) {
 }
 
 /**
- * The values of the columns of `facets`, counted among the pictures that a query finds; null if the server does not
- * answer. A column is counted without its own condition, so that its other values can be chosen.
+ * The values of the columns of `facets`, counted among the pictures that a query finds. A column is counted without its
+ * own condition, so that its other values can be chosen.
  */
 export async function countValues(query, facets, file, maxK, signal) {
-  if (!isRanked(query)) return query.filter ? api.facets(query.filter, signal) : facets;
+  if (!isRanked(query)) return query.filter === null ? facets : api.facets(query.filter, signal);
   const names = Object.keys(facets.columns);
   const filtered = names.filter((name) => own(query.filter, name) !== undefined);
   const counted = { ...query, k: 1, sort: "", groupBy: "", distinct: false, diversity: null };
@@ -57,9 +57,9 @@ export async function countValues(query, facets, file, maxK, signal) {
   const counts = await Promise.all([
     count(names.filter((name) => !filtered.includes(name)), query.filter),
     ...filtered.map((name) => count([name], without(query.filter, name))),
-  ]).catch(() => null);
-  const found = counts && new Map(counts.flatMap(Object.entries));
-  return found && { ...facets, rows: facets.index.ntotal, columns: Object.fromEntries(names.map((name) => [name, found.get(name)])) };
+  ]);
+  const found = new Map(counts.flatMap(Object.entries));
+  return { ...facets, rows: facets.index.ntotal, columns: Object.fromEntries(names.map((name) => [name, found.get(name)])) };
 }
 
 /** The values of each column with their counts. Each is a link that adds it to the filter of `query` or removes it. */
