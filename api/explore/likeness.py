@@ -24,7 +24,6 @@ from api.client.query import (
 )
 from api.documents import SOURCE_FIELDS
 from api.errors import TextNotSupported
-from api.explore.exploration import Exploration
 from api.explore.lazy_model import LazyModel
 from api.explore.neighbours import Neighbours, PictureRow, QueryPart, map_concurrently
 from api.explore.picture_map import PictureMap
@@ -208,7 +207,7 @@ class Likeness:
             options["queries"] = ends
             return self.search(**options)
         other = ends[1] if len(ends) == 2 else None
-        return ExploreWidget(Exploration(lambda search: self.search(**search), ends[0], other, options))
+        return ExploreWidget(self.search, ends[0], other, options)
 
     def mark(self, images: Iterable[str | Match], label: str) -> None:
         """Give images, by id or as matches, a label of your own, in `labels`. Raises QueryError for an unknown id."""

@@ -13,9 +13,14 @@ import numpy.typing as npt
 from PIL import Image, ImageColor
 
 from api.errors import Problem
-from api.explore.colours import PALETTE, group_colours
 from api.explore.grid import data_uri
 from api.explore.neighbours import Thumbnail, map_concurrently
+
+PALETTE = (
+    *("#4363d8", "#f58231", "#3cb44b", "#e6194b", "#911eb4", "#21b6d6", "#d9a400", "#f032e6"),
+    *("#9a6324", "#2a8c82", "#f48fb1", "#8fbf1f", "#8c1c13", "#a08cff", "#6b7a00"),
+)
+"""Colours that show on white and on black."""
 
 _CELL = 48  # pixels of a square with a picture or points, never both
 _WIDTH, _HEIGHT, _PICTURE = 20 * _CELL, 14 * _CELL, _CELL - 4
@@ -203,3 +208,18 @@ def _legend(colours: dict[str, str], others: int) -> str:
     ]
     style = "display:flex;flex-wrap:wrap;gap:4px 14px;font:13px system-ui,sans-serif"
     return f'<div style="{style}">{"".join(entries)}</div>' if entries else ""
+
+
+def group_colours(centres: npt.NDArray[np.float64]) -> list[str]:
+    """A colour of its own for each group by its position, `(n, 2)`: the nearer two groups are, the more their colours
+    differ. Earlier groups choose first. n is at most 15.
+    """
+    rgb = np.array([ImageColor.getrgb(colour) for colour in PALETTE]) / 255
+    differences = np.linalg.norm(rgb[:, np.newaxis] - rgb, axis=2) + 0.01
+    chosen: list[int] = []
+    for number, centre in enumerate(centres):
+        squares = np.square(centres[:number] - centre).sum(axis=1) + 1e-9
+        clash = (1 / (squares[:, np.newaxis] * differences[chosen] ** 2)).sum(axis=0)
+        clash[chosen] = np.inf
+        chosen.append(int(np.argmin(clash)))
+    return [PALETTE[colour] for colour in chosen]

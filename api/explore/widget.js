@@ -6,39 +6,23 @@ function element(tag, properties = {}, children = []) {
   return created;
 }
 
-function mat(card) {
-  let content;
-  if (card.src) content = element("img", { src: card.src, alt: card.heading });
-  else if (card.words) content = element("span", { className: "lk-words", textContent: card.words });
-  else content = element("span", { className: "lk-missing", textContent: card.problem });
-  return element("div", { className: "lk-mat" }, [content]);
-}
-
-function caption(card) {
-  return element("figcaption", {}, [
-    element("b", { textContent: card.heading }),
-    element("span", { className: "lk-detail", textContent: card.detail }),
-  ]);
-}
-
-function figure(card, parts) {
-  return element("figure", { className: "lk-card", title: card.tooltip }, parts);
-}
-
-function match(card, send) {
+/** Make a match's picture a button, with another one on it. */
+function addButtons(card, id, send) {
+  const mat = card.querySelector(".lk-mat");
   const like = element("button", {
     className: "lk-like",
-    ariaLabel: `more like ${card.id}`,
-    onclick: () => send({ like: card.id }),
-  }, [mat(card)]);
+    ariaLabel: `more like ${id}`,
+    onclick: () => send({ like: id }),
+  });
   const toward = element("button", {
     className: "lk-toward",
     textContent: "⇄",
     title: "slide from the query to this picture",
-    ariaLabel: `slide towards ${card.id}`,
-    onclick: () => send({ toward: card.id }),
+    ariaLabel: `slide towards ${id}`,
+    onclick: () => send({ toward: id }),
   });
-  return figure(card, [like, toward, caption(card)]);
+  mat.replaceWith(like, toward);
+  like.append(mat);
 }
 
 function button(text, enabled, onclick) {
@@ -68,16 +52,12 @@ function render({ model, el }) {
       button("next ›", view.has_more, () => send({ page: view.page + 1 })),
     ];
     if (view.ends.length === 2) controls.push(slider(view, send));
-    const status = element("div", { className: "lk-caption", textContent: view.error || view.caption });
+    el.innerHTML = view.html; // the static grid, in which Python has escaped all texts
+    const status = el.querySelector(".lk-caption");
     status.setAttribute("role", "status");
-    el.replaceChildren(element("div", { className: "likeness" }, [
-      element("div", { className: "lk-controls" }, controls),
-      status,
-      element("div", { className: "lk-row" }, [
-        element("div", { className: "lk-query" }, view.query.map((card) => figure(card, [mat(card), caption(card)]))),
-        element("div", { className: "lk-grid" }, view.matches.map((card) => match(card, send))),
-      ]),
-    ]));
+    if (view.error) status.textContent = view.error;
+    status.before(element("div", { className: "lk-controls" }, controls));
+    el.querySelectorAll(".lk-grid .lk-card").forEach((card, at) => addButtons(card, view.ids[at], send));
   };
   model.on("change:view", draw);
   draw();

@@ -26,10 +26,10 @@ export function search(body, signal) {
 
 export const index = (signal) => json("index", { signal });
 
-/** How many of the pictures that pass `filter` have each value; null if the server does not answer. */
-export async function facets(filter, signal) {
-  const query = filter ? `?filter=${encodeURIComponent(stringify(filter))}` : "";
-  return json(`facets${query}`, { signal }).catch(() => null);
+/** How many of the pictures that pass `filter` have each value. */
+export function facets(filter, signal) {
+  const query = filter === null ? "" : `?filter=${encodeURIComponent(stringify(filter))}`;
+  return json(`facets${query}`, { signal });
 }
 
 /** The server's collections; none if it does not list them. */

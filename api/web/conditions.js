@@ -9,6 +9,7 @@
 //   boolean  {value: "true" | "false"}
 //   other    {operand}, kept unchanged because the fields cannot edit it
 
+import { own } from "./elements.js";
 import { isRounded, stringify } from "./json.js";
 
 // The columns of every row. The source's own columns are more interesting and are listed first.
@@ -58,9 +59,10 @@ export function toFilter(conditions) {
 export function toConditions(filter, kinds) {
   if (filter === null || typeof filter !== "object") return []; // the server reports what is wrong
   return Object.entries(filter).map(([column, operand]) => {
-    const condition = { ...emptyCondition(column, kinds[column]), ...fieldValues(operand, kinds[column]) };
+    const kind = own(kinds, column);
+    const condition = { ...emptyCondition(column, kind), ...fieldValues(operand, kind) };
     // Editing keeps the meaning only if the condition converts back to the same operand.
-    const isEditable = kinds[column] && stringify(toOperand(condition)) === stringify(operand);
+    const isEditable = kind && stringify(toOperand(condition)) === stringify(operand);
     return isEditable ? condition : { column, kind: "other", operand };
   });
 }

@@ -11,7 +11,9 @@ export function takePictures({ input, overlay, onPicture, onAddress }) {
     if (file) onPicture(file);
   });
   document.addEventListener("paste", (event) => {
-    if (take(event.clipboardData, onPicture, isEditable(event.target) ? null : onAddress)) event.preventDefault();
+    const data = event.clipboardData;
+    if (isForText(event.target) && data.getData("text/plain")) return; // office programs add a picture of the text
+    if (take(data, onPicture, onAddress)) event.preventDefault();
   });
   watchDrags(overlay, (data) => take(data, onPicture, onAddress));
 }
@@ -25,7 +27,7 @@ function take(data, onPicture, onAddress) {
   }
   const lines = (data.getData("text/uri-list") || data.getData("text/plain")).split(/\r?\n/);
   const address = lines.find((line) => /^https?:\/\/\S+$/i.test(line));
-  if (!address || !onAddress) return false;
+  if (!address) return false;
   onAddress(address);
   return true;
 }
@@ -56,4 +58,4 @@ function watchDrags(overlay, onDrop) {
   });
 }
 
-const isEditable = (target) => Boolean(target.closest?.("input, textarea, [contenteditable]"));
+const isForText = (target) => Boolean(target.closest?.("input:not([type=checkbox], [type=range], [type=file])"));

@@ -12,7 +12,17 @@ export function element(tag, { class: classes, attributes = {}, ...properties } 
 /** Text for screen readers only. */
 export const screenReaderText = (text) => element("span", { class: "visually-hidden" }, text);
 
+/** What an object has under a name that users choose, such as a column's; not what all objects inherit, as "constructor". */
+export const own = (object, name) => (object && Object.hasOwn(object, name) ? object[name] : undefined);
+
 export const byId = (id) => document.getElementById(id);
+
+/** Replace the options of a select after its first `fixed`. The one that is chosen stays so, if it is among them. */
+export function offer(select, options, fixed = 0) {
+  const { value } = select;
+  select.replaceChildren(...[...select.children].slice(0, fixed), ...options);
+  if (options.some((option) => option.value === value)) select.value = value;
+}
 
 /** A number with separators, such as 1,980. */
 export const formatCount = (number) => number.toLocaleString("en");

@@ -1,7 +1,7 @@
 // Facets: values that several pictures share. A click on a value adds it to the filter or removes it.
 
 import * as api from "./api.js";
-import { element, formatCount, screenReaderText } from "./elements.js";
+import { element, formatCount, own, screenReaderText } from "./elements.js";
 import { stringify } from "./json.js";
 import { PAGE, isRanked, toAddress, toBody } from "./query.js";
 import { marked } from "./words.js";
@@ -13,7 +13,7 @@ const MS_PER_DAY = 86_400_000;
 const LAST_DAY = "9999-12-31"; // ISO 8601 has no day after it
 
 /** The values of a column that a filter allows, if it lists them. */
-export const allowedValues = (filter, column) => listedValues(isObject(filter) ? filter[column] : undefined);
+export const allowedValues = (filter, column) => listedValues(isObject(filter) ? own(filter, column) : undefined);
 
 /** A condition in words if it is a list of values or a range, otherwise as JSON. */
 export function conditionText(operand) {
@@ -29,7 +29,7 @@ export function conditionText(operand) {
 /** The filter with a value of a column added or removed. `range` is the condition for the value, if it is a period. */
 function toggleValue(filter, column, value, range) {
   const others = without(filter, column);
-  const operand = filter?.[column];
+  const operand = own(filter, column);
   if (range) return isSame(operand, range) ? others : { ...others, [column]: range };
   const before = listedValues(operand);
   const values = before.includes(value) ? before.filter((each) => each !== value) : [...before, value];
@@ -44,22 +44,22 @@ function without(filter, column) {
 }
 
 /**
- * The values of the columns of `facets`, counted among the pictures that a query finds; null if the server does not
- * answer. A column is counted without its own condition, so that its other values can be chosen.
+ * The values of the columns of `facets`, counted among the pictures that a query finds. A column is counted without its
+ * own condition, so that its other values can be chosen.
  */
 export async function countValues(query, facets, file, maxK, signal) {
-  if (!isRanked(query)) return query.filter ? api.facets(query.filter, signal) : facets;
+  if (!isRanked(query)) return query.filter === null ? facets : api.facets(query.filter, signal);
   const names = Object.keys(facets.columns);
-  const filtered = names.filter((name) => query.filter?.[name] !== undefined);
+  const filtered = names.filter((name) => own(query.filter, name) !== undefined);
   const counted = { ...query, k: 1, sort: "", groupBy: "", distinct: false, diversity: null };
   const count = async (columns, filter) =>
     (await api.search(await toBody({ ...counted, filter }, file, maxK, { facets: columns }), signal)).facets;
   const counts = await Promise.all([
     count(names.filter((name) => !filtered.includes(name)), query.filter),
     ...filtered.map((name) => count([name], without(query.filter, name))),
-  ]).catch(() => null);
-  const found = counts && Object.assign({}, ...counts);
-  return found && { ...facets, rows: facets.index.ntotal, columns: Object.fromEntries(names.map((name) => [name, found[name]])) };
+  ]);
+  const found = new Map(counts.flatMap(Object.entries));
+  return { ...facets, rows: facets.index.ntotal, columns: Object.fromEntries(names.map((name) => [name, found.get(name)])) };
 }
 
 /** The values of each column with their counts. Each is a link that adds it to the filter of `query` or removes it. */
@@ -79,12 +79,12 @@ export function chips({ metadata, group, words }, facets, query) {
   const isTime = (name) => facets.columns[name].values.some((each) => each.filter);
   const names = Object.keys(facets?.columns ?? {}).filter((name) => !isTime(name));
   const isNew = (value) => value && typeof value === "string" && !shown.has(value) && shown.add(value);
-  return names.filter((name) => isNew(metadata?.[name])).slice(0, MAX_CHIPS).map((name) => {
+  return names.filter((name) => isNew(own(metadata, name))).slice(0, MAX_CHIPS).map((name) => {
     const value = metadata[name];
     const isActive = allowedValues(query.filter, name).includes(value);
     const filter = isActive ? query.filter : toggleValue(query.filter, name, value);
     return queryLink({ ...query, k: PAGE, filter }, { class: "chip", title: `${name}: ${value}` },
-      ...marked(namedValue(name, value), words?.[name]));
+      ...marked(namedValue(name, value), own(words, name)));
   });
 }
 
@@ -101,7 +101,7 @@ export function activeFilters(query) {
 /** The value and size of the group whose first picture this is, as a link to the group's pictures. */
 export function groupLink({ group, group_size: size }, query, { kinds }) {
   const column = query.groupBy;
-  const isDay = kinds[column] === "time" && group !== null;
+  const isDay = own(kinds, column) === "time" && group !== null;
   const condition = isDay ? dayOf(group) : (group ?? NO_VALUE);
   const changed = { ...query, k: PAGE, filter: { ...query.filter, [column]: condition }, groupBy: "" };
   const name = group === null ? `no ${column}` : isDay ? group : namedValue(column, group);
@@ -117,7 +117,7 @@ export function queryLink(query, properties, ...children) {
 }
 
 function valueLink(query, column, { value, filter: range }, count) {
-  const isActive = range ? isSame(query.filter?.[column], range) : allowedValues(query.filter, column).includes(value);
+  const isActive = range ? isSame(own(query.filter, column), range) : allowedValues(query.filter, column).includes(value);
   const changed = { ...query, k: PAGE, filter: toggleValue(query.filter, column, value, range) };
   const link = queryLink(changed, { class: "chip", ariaCurrent: isActive ? "true" : null }, valueText(value));
   link.append(element("span", { class: "count" }, count));

@@ -1,26 +1,30 @@
 // The fields that filter a search by the columns of the collection.
 
 import { emptyCondition, filterable, toConditions, toFilter } from "./conditions.js";
-import { element } from "./elements.js";
+import { element, offer } from "./elements.js";
 import { conditionText } from "./facets.js";
 import { stringify } from "./json.js";
 
-/** Fields for the columns of `types`, in `root`. `onRemove` is called when a condition has been removed. */
+/** Fields in `root` for the columns that are offered. `onRemove` is called when a condition has been removed. */
 export class Filters {
-  #columns;
+  #columns = [];
   #rows = element("div", { class: "conditions" });
   #choice = element("select", { id: "filter-column" });
   #conditions = [];
 
-  constructor(root, types, onRemove) {
-    this.#columns = filterable(types);
+  constructor(root, onRemove) {
     this.onRemove = onRemove;
-    this.#choice.append(...this.#columns.map(([name]) => element("option", { value: name }, name)));
     const add = element("button", { type: "button", class: "quiet" }, "Add filter");
     add.addEventListener("click", () => this.#add(this.#choice.value));
     const apply = element("button", { type: "submit", class: "quiet" }, "Apply");
     const label = element("label", { htmlFor: "filter-column" }, "Column");
     root.replaceChildren(this.#rows, element("div", { class: "condition-add" }, label, this.#choice, add, apply));
+  }
+
+  /** Offer the columns of `types`, which are Arrow's, by column; the fields that are there stay. */
+  offer(types) {
+    this.#columns = filterable(types);
+    offer(this.#choice, this.#columns.map(([name]) => element("option", { value: name }, name)));
   }
 
   /** The fields as a filter for the server, or null. */

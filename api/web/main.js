@@ -24,8 +24,8 @@ const marks = new Marks((lists) => changeQuery(mixed(current, lists)), (lists) =
 const WITHOUT_WORDS = " · by meaning alone: an order, groups or a cut leave out what only has the words";
 const VERSION_GONE = 410; // the status if the index version of the pages before is gone
 let filters = null;
-let description = null; // a promise of the answers to GET /index and GET /facets
-let collection = null; // its values and the kinds of its columns
+let description = null; // a promise of the answer to GET /index, once `collection` is set; null to ask again
+let collection = null; // its values, the kinds of its columns, and more of one version of its index
 let current = emptyQuery();
 let result = null; // the answer to the last search
 let controller = new AbortController();
@@ -51,13 +51,12 @@ async function show(query, { focus = false, scroll = 0 } = {}) {
   current = query;
   showWaiting(query);
   try {
-    const [index] = await describe();
+    const index = await describe();
     if (signal.aborted) return;
     query = current = answerable(query, index);
     fillOptions(query);
     filters.filter = query.filter;
     countFilters(query.filter);
-    showFacets(signal);
     await runQuery(query, signal, focus);
     if (scroll) scrollTo(0, scroll);
   } catch (error) {
@@ -96,8 +95,8 @@ function updateTitle() {
 }
 
 async function runQuery(query, signal, focus) {
-  const file = uploads.get(query.value);
-  if (query.kind === "upload" && !file) throw lostUpload();
+  const file = uploaded(query);
+  showFacets(signal);
   const pending = toBody(query, file, collection.maxK).then((body) => api.search(body, signal));
   pending.catch(() => {}); // awaited below, but it may fail earlier
   const panel = await subjectPanel(query, file, signal);
@@ -106,7 +105,13 @@ async function runQuery(query, signal, focus) {
   title?.after(mixList(query) ?? "");
   byId("answer").classList.toggle("beside", panel !== "" && panel.matches(".subject"));
   if (focus && !document.activeElement.closest("#search-form, #tools")) title?.focus({ preventScroll: true });
-  result = await pending;
+  const answer = await pending;
+  if (answer.index.version !== collection.version) {
+    await describeAgain(signal);
+    if (signal.aborted) return;
+    if (!hasQuery(query)) byId("subject").replaceChildren(await subjectPanel(query, file, signal));
+  }
+  result = answer;
   const { matches } = result;
   byId("pictures").replaceChildren(matches.length ? grid() : nothing(query));
   byId("active").replaceChildren(...activeFilters(query));
@@ -158,6 +163,12 @@ function offerWords({ embeds_texts: embedsTexts, has_words: hasWords }) {
   queryInput.labels[0].textContent = words;
 }
 
+/** The file of a query for an uploaded picture; undefined for others. */
+function uploaded({ kind, value }) {
+  if (kind === "upload" && !uploads.has(value)) throw lostUpload();
+  return uploads.get(value);
+}
+
 function lostUpload() {
   const choose = element("button", { type: "button", class: "primary" }, "Choose it again");
   choose.addEventListener("click", () => byId("file").click());
@@ -171,28 +182,49 @@ function lostUpload() {
 /** The part of the query that makes sense in another collection too: words, or a picture's URL. */
 const sharedQuery = () => ["text", "url"].includes(current.kind) ? `?${new URLSearchParams({ [current.kind]: current.value })}` : "";
 
-/** Fetch the collection's description once: the answers to GET /index and GET /facets. */
-async function describe() {
-  description ??= Promise.all([api.index(), api.facets(null)]);
-  try {
-    const [index, values] = await description;
-    if (!filters) {
-      collection = { facets: values, kinds: Object.fromEntries(filterable(index.columns)), maxK: index.max_k, hasWords: index.has_words };
-      byId("collection").textContent = index.collection ?? "";
-      byId("about").textContent = plural(index.ntotal, "picture");
-      filters = new Filters(byId("filters"), index.columns, () => current.filter && changeQuery({ filter: filters.filter }));
-      offerColumns(index.columns);
-      offerWords(index);
-      filterPanel.hidden = false;
-      updateTitle();
-      offerCollections(index.collection, sharedQuery);
-    }
-    return [index, values];
-  } catch (error) {
+/** The answer to GET /index. It is fetched once, with GET /facets, and shown. */
+function describe() {
+  description ??= fetchDescription().catch((error) => {
     description = null;
-    offerCollections(null);
+    if (!collection) offerCollections(null);
     throw error;
+  });
+  return description;
+}
+
+/** Describe the collection again: an answer came from another version of its index. */
+async function describeAgain(signal) {
+  description = null;
+  await describe().catch(() => {}); // the next search asks again
+  if (signal.aborted) return;
+  fillOptions(current);
+  showFacets(signal);
+}
+
+async function fetchDescription() {
+  const [index, values] = await Promise.all([api.index(), api.facets(null).catch((error) => error)]);
+  const hasValues = !(values instanceof Error);
+  if (!hasValues) description = null; // the next search asks again
+  collection = {
+    version: index.version,
+    facets: hasValues ? values : null,
+    problem: hasValues ? null : values,
+    kinds: Object.fromEntries(filterable(index.columns)),
+    maxK: index.max_k,
+    hasWords: index.has_words,
+  };
+  byId("collection").textContent = index.collection ?? "";
+  byId("about").textContent = plural(index.ntotal, "picture");
+  if (!filters) {
+    filters = new Filters(byId("filters"), () => current.filter && changeQuery({ filter: filters.filter }));
+    filterPanel.hidden = false;
+    updateTitle();
+    offerCollections(index.collection, sharedQuery);
   }
+  filters.offer(index.columns);
+  offerColumns(index.columns);
+  offerWords(index);
+  return index;
 }
 
 function countFilters(filter) {
@@ -200,11 +232,19 @@ function countFilters(filter) {
   byId("filter-count").textContent = count ? `${count}` : "";
 }
 
-/** Show the values to filter by, with their counts for the current search. */
+/** Show the values to filter by, with their counts for the current search, or why they are missing. */
 async function showFacets(signal) {
-  if (!filterPanel.open || !collection?.facets) return;
-  const counted = await countValues(current, collection.facets, uploads.get(current.value), collection.maxK, signal);
-  if (!signal.aborted) byId("facets").replaceChildren(...(counted ? foldLongLists(facetGroups(counted, current)) : []));
+  if (!filterPanel.open || !collection) return;
+  const counted = collection;
+  const groups = await countedGroups(signal).catch(({ message }) =>
+    [element("p", { class: "hint" }, `The values to filter by are missing: ${message}`)]);
+  if (!signal.aborted && counted === collection) byId("facets").replaceChildren(...groups);
+}
+
+async function countedGroups(signal) {
+  const { facets, problem, maxK } = collection;
+  if (problem) throw problem;
+  return foldLongLists(facetGroups(await countValues(current, facets, uploaded(current), maxK, signal), current));
 }
 
 /** Search with the current query, the form's options and this change. */
@@ -237,7 +277,7 @@ async function showMore() {
   const status = byId("more-status"); // the status above the pictures is out of view here
   status.textContent = "Searching…";
   try {
-    const body = await toBody({ ...current, k: PAGE }, uploads.get(current.value), collection.maxK, { cursor });
+    const body = await toBody({ ...current, k: PAGE }, uploaded(current), collection.maxK, { cursor });
     const page = await api.search(body, signal);
     if (result?.cursor !== cursor) return; // two clicks, one page
     result = { ...page, matches: [...matches, ...page.matches] };

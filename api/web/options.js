@@ -2,7 +2,7 @@
 // pictures their order, their groups and their size.
 
 import { groupable, sortable } from "./conditions.js";
-import { byId, element } from "./elements.js";
+import { byId, element, offer } from "./elements.js";
 import { isForWords, isRanked } from "./query.js";
 
 const [distinct, minScore, fitting, diversity, sort, groupBy, words] =
@@ -23,9 +23,9 @@ const DIRECTIONS = {
 /** Offer to sort and group by the columns of `types`, which are Arrow's, by column. */
 export function offerColumns(types) {
   const option = (value, text) => element("option", { value }, text);
-  sort.append(...sortable(types).flatMap(([name, kind]) =>
-    DIRECTIONS[kind].map((direction, descending) => option((descending ? "-" : "") + name, `${name}, ${direction}`))));
-  groupBy.append(...groupable(types).map(([name]) => option(name, name)));
+  offer(sort, sortable(types).flatMap(([name, kind]) =>
+    DIRECTIONS[kind].map((direction, descending) => option((descending ? "-" : "") + name, `${name}, ${direction}`))), 2);
+  offer(groupBy, groupable(types).map(([name]) => option(name, name)), 1);
 }
 
 /** Show the options of a query. */

@@ -28,7 +28,7 @@ export const emptyQuery = () => ({
 });
 
 /** Whether anything was chosen; otherwise the page welcomes, and lists all pictures. */
-export const hasQuery = (query) => Boolean(isRanked(query) || query.filter || query.sort || query.groupBy);
+export const hasQuery = (query) => Boolean(isRanked(query) || query.filter !== null || query.sort || query.groupBy);
 
 /** Whether there is something to compare with: pictures that merely pass a filter have no scores. */
 export const isRanked = ({ kind, like, unlike }) => Boolean(kind || like.length || unlike.length);
@@ -56,11 +56,12 @@ export function answerable(query, { embeds_texts: embedsTexts, has_words: hasWor
 
 const text = { read: (value) => value, write: (value) => value };
 const flag = { read: (value) => value === "1", write: () => "1" };
+const numbers = { read: (value) => value.split(",").map(Number), write: (values) => values.join(",") }; // the server checks them
 const number = { read: (value) => (Number.isNaN(Number(value)) ? null : Number(value)), write: String };
 
 /** The fields of a query by their names in an address, and how they are read and written. */
 const IN_ADDRESS = {
-  crop: { field: "crop", read: readCrop, write: (crop) => crop.join(",") },
+  crop: { field: "crop", ...numbers },
   k: { field: "k", read: (value) => (/^[1-9]\d*$/.test(value) ? Number(value) : PAGE), write: String },
   filter: { field: "filter", read: readFilter, write: stringify },
   sort: { field: "sort", ...text },
@@ -98,11 +99,6 @@ export function toAddress(query) {
   return search ? `?${search}` : "./";
 }
 
-function readCrop(value) {
-  const crop = value.split(",").map(Number);
-  return crop.length === 4 ? crop : null;
-}
-
 /** A filter from the address. If it is not JSON it stays text, and the server reports what is wrong. */
 function readFilter(value) {
   try {
@@ -121,7 +117,7 @@ export async function toBody(query, file, maxK, others = {}) {
   const ranked = isRanked(query);
   const options = {
     k: Math.min(k, maxK),
-    ...(filter && { filter }),
+    ...(filter !== null && { filter }),
     ...(sort && (ranked || sort !== "score") && { sort }),
     ...(groupBy && { group_by: groupBy }),
     ...others,

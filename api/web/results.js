@@ -2,7 +2,7 @@
 
 import { pictureProblem, showPicture } from "./api.js";
 import { showCrop, showLines } from "./crop.js";
-import { element, formatCount, plural, screenReaderText, titleOf } from "./elements.js";
+import { element, formatCount, own, plural, screenReaderText, titleOf } from "./elements.js";
 import { chips, groupLink, queryLink } from "./facets.js";
 import { emptyQuery, isRanked } from "./query.js";
 import { lineBoxes, marked, matchedWords, snippet } from "./words.js";
@@ -91,7 +91,7 @@ function wordsOf({ words, vector_rank: vectorRank, metadata, uri }, rank, shown)
   const isWhy = vectorRank === null || vectorRank > rank;
   const names = Object.keys(words).map((column) => (column === "uri" ? "path" : column)).join(", ");
   const texts = Object.entries(words).map(([column, terms]) => {
-    const value = metadata?.[column] ?? (column === "uri" ? uri : null);
+    const value = own(metadata, column) ?? (column === "uri" ? uri : null);
     const text = Array.isArray(value) ? value.join(", ") : value;
     const isShown = shown.includes(text) || (column === "uri" && snippet(shown[0], terms));
     return typeof text === "string" && !isShown ? snippet(text, terms) : null;

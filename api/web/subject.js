@@ -2,7 +2,7 @@
 
 import { hasKey, pictureAddress, savePicture } from "./api.js";
 import { cropButtons, showCrop, showLines } from "./crop.js";
-import { copy, element, fileName, formatCount, titleOf } from "./elements.js";
+import { copy, element, fileName, formatCount, own, titleOf } from "./elements.js";
 import { allowedValues, namedValue, queryLink } from "./facets.js";
 import { stringify } from "./json.js";
 import { showProblem } from "./problems.js";
@@ -10,6 +10,7 @@ import { boxes, pictureMat } from "./results.js";
 import { lineBoxes, marked, matchedWords } from "./words.js";
 
 const NOT_SHARED = "Your own picture is not part of the address, so this search cannot be shared.";
+const ENDING = /\.(jpe?g|jfif|png|webp|gif|bmp|tiff?|avif|mpo|hei[cf]|hif|jxl)$/i; // of pictures
 const PREVIEW = 768; // pixels a side
 
 /** The heading of a query that is not shown as a picture. */
@@ -44,7 +45,7 @@ export function imagePanel(image, query, trail, onCrop) {
   const words = matchedWords.get(query.value);
   const lines = query.crop ? [] : lineBoxes(image.metadata, words);
   showLines(mat, lines);
-  const facts = Object.entries(imageFacts(image, words ?? {})).map(([term, fact]) =>
+  const facts = imageFacts(image, words).map(([term, fact]) =>
     element("div", {}, element("dt", {}, term), element("dd", {}, fact)));
   const about = element("details", { open: matchMedia("(min-width: 40rem)").matches });
   about.append(element("summary", {}, "About this picture"), element("dl", { class: "facts" }, ...facts));
@@ -80,14 +81,15 @@ function steps(query, trail) {
 }
 
 /** Links to the whole picture and its download, and a button that copies its path. */
-function files({ picture: path, image_id: id, uri }) {
+function files({ picture: path, image_id: id, uri, format }) {
+  const name = downloadName(id, format);
   const whole = element("a", { href: pictureAddress(path), target: "_blank", rel: "noopener" }, "Whole picture");
-  const file = element("a", { href: pictureAddress(path), download: fileName(id) }, "Download");
+  const file = element("a", { href: pictureAddress(path), download: name }, "Download");
   for (const link of [whole, file]) {
     link.addEventListener("click", (event) => {
       if (!hasKey()) return;
       event.preventDefault();
-      savePicture(path, fileName(id)).catch(showProblem);
+      savePicture(path, name).catch(showProblem);
     });
   }
   const copyButton = element("button", { type: "button", class: "quiet" }, uri ? "Copy path" : "Copy id");
@@ -99,17 +101,25 @@ function files({ picture: path, image_id: id, uri }) {
   return [whole, file, copyButton];
 }
 
+/** The name of a picture's file; a frame of a video, or a row of a table, gets an ending that opens it as a picture. */
+function downloadName(id, format) {
+  const name = fileName(id);
+  if (!format || format === "raw" || ENDING.test(name)) return name;
+  return `${name}.${format === "jpeg" ? "jpg" : format}`;
+}
+
+/** What is known of a picture, as [term, fact]. A column of the source may have the name of another fact. */
 function imageFacts({ image_id: id, uri, size, width, height, format, modified, metadata }, words) {
-  const facts = { id };
-  for (const [name, value] of Object.entries(metadata)) {
-    const isOfLines = name.endsWith("_boxes") && name.slice(0, -"_boxes".length) in metadata; // drawn, not written
-    if (value !== null && value !== "" && !isOfLines) facts[name] = fact(value, words[name]);
-  }
-  if (width && height) facts.pixels = `${formatCount(width)} × ${formatCount(height)}`;
-  if (format || size) facts.file = [format?.toUpperCase(), size && bytes(size)].filter(Boolean).join(", ");
-  if (modified) facts.modified = new Date(modified).toLocaleDateString("en", { dateStyle: "medium" });
-  if (uri) facts.source = fact(uri, words.uri);
-  return facts;
+  const isOfLines = (name) => name.endsWith("_boxes") && Object.hasOwn(metadata, name.slice(0, -"_boxes".length)); // drawn, not written
+  const columns = Object.entries(metadata).filter(([name, value]) => value !== null && value !== "" && !isOfLines(name));
+  return [
+    ["id", id],
+    ...columns.map(([name, value]) => [name, fact(value, own(words, name))]),
+    ["pixels", width && height ? `${formatCount(width)} × ${formatCount(height)}` : null],
+    ["file", [format?.toUpperCase(), size && bytes(size)].filter(Boolean).join(", ")],
+    ["modified", modified && new Date(modified).toLocaleDateString("en", { dateStyle: "medium" })],
+    ["source", uri && fact(uri, own(words, "uri"))],
+  ].filter(([, known]) => known);
 }
 
 /** A value in full: web addresses as links, a list without brackets, with each address on a line of its own. */

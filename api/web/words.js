@@ -1,6 +1,6 @@
 // Marks the words of a search in texts, and finds the lines of text in a picture that have them.
 
-import { element } from "./elements.js";
+import { element, own } from "./elements.js";
 
 // As index/words/text.py splits and folds texts.
 const ALONE = "[\\u0e00-\\u0eff\\u1000-\\u109f\\u1780-\\u17ff\\u3005-\\u3007\\u3040-\\u30ff\\u31f0-\\u31ff\\u3400-\\u4dbf\\u4e00-\\u9fff\\u{20000}-\\u{3ffff}]";
@@ -53,11 +53,11 @@ export function snippet(text, terms) {
 /** The boxes of the lines in a picture that have these words, as [left, top, width, height] in fractions of it. */
 export function lineBoxes(metadata, words) {
   return Object.entries(words ?? {}).flatMap(([column, terms]) => {
-    const boxes = metadata?.[`${column}_boxes`];
-    if (typeof metadata?.[column] !== "string" || !Array.isArray(boxes)) return [];
-    const hits = ranges(metadata[column], terms);
+    const [text, boxes] = [column, `${column}_boxes`].map((name) => own(metadata, name));
+    if (typeof text !== "string" || !Array.isArray(boxes)) return [];
+    const hits = ranges(text, terms);
     let start = 0;
-    return metadata[column].split("\n").flatMap((line, number) => {
+    return text.split("\n").flatMap((line, number) => {
       const end = start + line.length;
       const isFound = hits.some(([from]) => from >= start && from < end);
       start = end + 1;

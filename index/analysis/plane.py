@@ -17,8 +17,8 @@ _SPREAD = 10.0  # of the points at first, on the longer axis
 
 def principal_plane(segments: SegmentedIndex) -> Points:
     """The live rows on their first two principal components, `(n, 2)`; vectors are read block by block, twice."""
-    if segments.live_count < 3:
-        raise QueryError(f"got {segments.live_count} vectors: expected three or more")
+    if segments.live_count == 0:
+        raise QueryError("got no vectors: expected one or more")
     total, products = np.zeros(()), np.zeros(())
     for _, vectors in segments.live_blocks():
         total, products = total + vectors.sum(axis=0, dtype=np.float64), products + vectors.T @ vectors
@@ -39,6 +39,8 @@ def neighbour_plane(segments: SegmentedIndex, found: Neighbourhoods) -> Points:
     points = principal_plane(segments)
     points *= _SPREAD / np.maximum(np.abs(points).max(), 1e-12)
     random, count, k = np.random.default_rng(0), *found.neighbours.shape
+    if count == 1:
+        return points
     for step in np.linspace(1, 0, _ROUNDS, endpoint=False, dtype=np.float32):
         near = found.neighbours[:, random.integers(k)]
         near = np.where(near < 0, np.arange(count), near)

@@ -67,6 +67,38 @@ def test_search_by_paste_of_a_picture_or_of_its_address(open_page: Callable[...,
     assert ids(page)[0] == picture.image_id
 
 
+PASTE = """(field, text) => {
+  const clipboardData = new DataTransfer();
+  if (text) clipboardData.setData("text/plain", text);
+  clipboardData.items.add(new File(["no picture"], "pasted.png", { type: "image/png" }));
+  const event = new ClipboardEvent("paste", { clipboardData, bubbles: true, cancelable: true });
+  return field.dispatchEvent(event);
+}"""
+
+
+@pytest.mark.parametrize(
+    ("field", "text", "is_text"),
+    [
+        ("#query-input", "words of an office program, with their picture", True),
+        ("#query-input", "", False),
+        ("#distinct", "words", False),
+        ("body", "words", False),
+    ],
+)
+def test_text_pasted_with_its_picture_stays_text_in_a_text_field(
+    open_page: Callable[..., Page], field: str, text: str, is_text: bool
+) -> None:
+    page = open_page()
+    ids(page)
+    left_to_the_browser = page.locator(field).evaluate(PASTE, text)
+    assert left_to_the_browser == is_text
+    if is_text:
+        expect(page.get_by_role("alert")).to_be_empty()
+        expect(heading(page, "What does it look like?")).to_be_visible()
+    else:
+        expect(page.get_by_role("alert")).to_contain_text("Not an image that can be used")
+
+
 TRANSFER = """async (address) => {
   const transfer = new DataTransfer();
   transfer.items.add(new File([await (await fetch(address)).blob()], "dropped.jpg", { type: "image/jpeg" }));
@@ -271,6 +303,9 @@ def test_a_file_that_is_not_a_picture_and_an_empty_query(open_page: Callable[...
         ("/?text=red&min_score=7", "min_score: expected"),
         ("/?text=red&filter=" + quote('{"nowhere": 1}'), "unknown column"),
         ("/?text=red&filter=%7B", "filter"),
+        *((f"/?text=red&filter={value}", "filter: expected") for value in ("0", "false", "%22%22", "[]")),
+        ("/?filter=0", "filter: expected"),
+        *((f"/?text=red&crop={value}", "crop") for value in ("1,2", "a,b,c,d", "0.5")),
     ],
 )
 def test_problems_are_shown_in_the_servers_words(open_page: Callable[..., Page], address: str, message: str) -> None:
@@ -374,6 +409,36 @@ def test_pictures_with_unusual_ids_are_shown(browser: Browser, tmp_path: Path) -
             expect(page.locator(".facts")).not_to_contain_text("source")
             address = page.get_by_role("link", name="Whole picture").evaluate("link => link.href")
             assert page.request.get(address).body() == pictures[image_id]
+        page.close()
+
+
+@pytest.mark.parametrize("locked", [False, True])
+def test_a_download_has_the_name_of_a_picture(browser: Browser, tmp_path: Path, locked: bool) -> None:
+    """A browser opens a file by its ending, which the id of a frame or a row does not have."""
+    names = {"a/photo.PNG": "photo.PNG", "photo.jpg": "photo.jpg", "photo": "photo.png"}
+    names |= {"clips/clip.mp4#t=4": "clip.mp4#t=4.png", "clip.mp4#t=12.5": "clip.mp4#t=12.5.png", "v1.2": "v1.2.png"}
+    pictures = {image_id: png((30 * n, 90, 200)) for n, image_id in enumerate(names)}
+    service = fake_service(
+        make_collection(tmp_path / "c", pictures, FakeEmbedder()),
+        pictures={f"memory:{image_id}": data for image_id, data in pictures.items()},
+    )
+    key = add_key(tmp_path / "keys.json", "somebody", KeyScope.search)
+    access = Access(keys=KeyRing(tmp_path / "keys.json")) if locked else None
+    with running(create_app(service, access=access)) as url:
+        page = browser.new_page(base_url=url)
+        if locked:
+            page.goto("/")
+            page.get_by_label("API key").fill(key)
+            page.keyboard.press("Enter")
+            expect(tiles(page)).to_have_count(len(names))
+        saved = {}
+        for image_id, data in pictures.items():
+            page.goto(f"/?id={quote(image_id, safe='')}")
+            with page.expect_download() as download:
+                page.get_by_role("link", name="Download").click()
+            saved[image_id] = download.value.suggested_filename
+            assert download.value.path().read_bytes() == data
+        assert saved == names
         page.close()
 
 

@@ -90,8 +90,6 @@ def test_the_principal_plane_is_that_of_a_singular_value_decomposition(tmp_path:
     left, sizes, _ = np.linalg.svd(centred, full_matrices=False)
     np.testing.assert_allclose(np.abs(points), np.abs(left[:, :2] * sizes[:2]), atol=1e-4)
     np.testing.assert_array_equal(points, principal_plane(segments))
-    with pytest.raises(QueryError, match="got 2 vectors"):
-        principal_plane(searcher_of(tmp_path / "two", ["a", "b"], vectors[:2]).segments)
 
 
 def test_neighbours_are_near_each_other_on_a_map(tmp_path: Path) -> None:
@@ -105,6 +103,15 @@ def test_neighbours_are_near_each_other_on_a_map(tmp_path: Path) -> None:
     kept = np.mean([len({*near} & {*mine}) / 5 for near, mine in zip(nearest, found.neighbours, strict=True)])
     assert kept > 0.4  # by chance 0.04
     np.testing.assert_array_equal(points, neighbour_plane(searcher.segments, found))
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_map_of_one_or_two_images(tmp_path: Path, count: int) -> None:
+    searcher = searcher_of(tmp_path, ["a", "b"][:count], np.eye(8, dtype=np.float32)[:count])
+    points = neighbour_plane(searcher.segments, neighbourhoods(searcher, k=5))
+    assert points.shape == (count, 2)
+    assert np.isfinite(points).all()
+    assert len(np.unique(points, axis=0)) == count
 
 
 def groups_of_three(count: int = 20) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
