@@ -16,6 +16,7 @@ from pydantic import (
     Field,
     GetCoreSchemaHandler,
     GetJsonSchemaHandler,
+    ValidationInfo,
     WithJsonSchema,
     model_validator,
 )
@@ -140,9 +141,30 @@ Duration = Annotated[
     WithJsonSchema({"type": ["integer", "string"], "examples": ["10m", "90s", 600]}),
 ]
 Text = Annotated[str, AfterValidator(checked_text)]
+
+
+def _from_folder(value: str, info: ValidationInfo) -> str:
+    """The path from the folder of the job's file, wherever it is run from."""
+    if info.context is None or "://" in value:
+        return value
+    return str(info.context / os.path.expanduser(value))  # noqa: PTH111  # keeps an unknown ~user
+
+
+FROM_FOLDER = AfterValidator(_from_folder)
 Location = Annotated[
-    str, Field(min_length=1), BeforeValidator(lambda value: require_utf8(value) if isinstance(value, str) else value)
+    str,
+    Field(min_length=1),
+    BeforeValidator(lambda value: require_utf8(value) if isinstance(value, str) else value),
+    FROM_FOLDER,
 ]
+
+
+def _model_from_folder(name: str, info: ValidationInfo) -> str:
+    return _from_folder(name, info) if name.startswith((".", "/", "~")) else name
+
+
+ModelName = Annotated[str, AfterValidator(_model_from_folder)]
+"""A hub id, or a folder that begins with `.`, `/` or `~`."""
 Refresh = Annotated[
     int | None,
     parsed_by(parse_refresh),

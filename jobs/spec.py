@@ -27,6 +27,7 @@ from embedder.images.limits import ACCEPTED_LIMITS, DEFAULT_LIMITS, ImageLimits
 from index.tiles import checked_tiles
 from jobs.exclusions import checked_patterns
 from jobs.fields import (
+    FROM_FOLDER,
     Actors,
     Amounts,
     ClassName,
@@ -41,6 +42,7 @@ from jobs.fields import (
     Gpus,
     Limit,
     Location,
+    ModelName,
     Refresh,
     Section,
     Target,
@@ -131,8 +133,8 @@ class IndexBudget(Section):
         "inner product and skipping rows: Flat, SQ, IVF and HNSW with these, with PCA or OPQ before and Refine after",
     )
     segment_rows: int | None = Field(None, ge=1, description="maximum images in a segment; initially a million")
-    queries: str | None = Field(
-        None, min_length=1, description="a file of texts, one per line, for measuring searches by words"
+    queries: Annotated[str, Field(min_length=1), FROM_FOLDER] | None = Field(
+        None, description="a file of texts, one per line, for measuring searches by words"
     )
     words: WordColumns | None = Field(
         None,
@@ -206,9 +208,9 @@ class AnnotationSpec(Section):
     )
     uniqueness: bool = Field(False, description="1 - cosine with the nearest other image: 0 for a copy")
     outlier: bool = Field(False, description="1 - mean cosine with the ten nearest other images: high if unlike them")
-    classifier: str | None = Field(None, description="an image-classification model: hub id or ./folder")
+    classifier: ModelName | None = Field(None, description="an image-classification model: hub id or ./folder")
     top_k: int = Field(5, ge=1, description="classes to keep for each image")
-    captioner: str | None = Field(
+    captioner: ModelName | None = Field(
         None, description="an image-to-text model: hub id or ./folder; with vllm, its name on the server"
     )
     prompt: Text | None = Field(None, description="the start of every caption; for a chat model, the question")
@@ -267,7 +269,7 @@ class JobSpec(Section):
 
     source: Location = Field(description="a folder or bucket prefix of images, a list, Parquet or tars")
     collection: Location = Field(description="a folder or bucket prefix")
-    model: Annotated[str, AfterValidator(model_named)] | None = Field(
+    model: Annotated[ModelName, AfterValidator(model_named)] | None = Field(
         None,
         description="a CLIP-family model: hub id or ./folder, or demo, the small one that comes with Likeness; by "
         f"default the collection's own, or for a new collection {DEFAULT_MODEL}. Another model embeds everything again",
@@ -344,8 +346,8 @@ class JobSpec(Section):
         description="reject pictures of more pixels; decoding takes some 4 bytes for each",
     )
     notify: Notify = Notify()
-    metrics_file: str | None = Field(
-        None, pattern=r"\.prom$", description="written after each job for node_exporter's textfile collector"
+    metrics_file: Annotated[str, Field(pattern=r"\.prom$"), FROM_FOLDER] | None = Field(
+        None, description="written after each job for node_exporter's textfile collector"
     )
 
     @property

@@ -181,10 +181,9 @@ def parse_object(text: str, example: str) -> dict[str, Any]:
     return parsed
 
 
-def some(names: Sequence[str], limit: int = 5) -> str:
-    """The first names, and the number of the others."""
-    rest = len(names) - limit
-    return ", ".join(names[:limit]) + (f" and {rest:,} more" if rest > 0 else "")
+def some(names: Sequence[str]) -> str:
+    """The first five names, and the number of the others."""
+    return ", ".join(names[:5]) + (f" and {len(names) - 5:,} more" if len(names) > 5 else "")
 
 
 def noted(note: str, files: Sequence[str]) -> str:

@@ -5,16 +5,14 @@ from __future__ import annotations
 import json
 from typing import Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from index.collection.annotations import PRUNE, SELECT
-from jobs.fields import ColumnName, Expression
+from jobs.fields import ColumnName, Expression, Section
 
 
-class SelectSpec(BaseModel):
+class SelectSpec(Section):
     """What to select: `n` images that represent all, or one of each group of near-equal ones (`prune`)."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: ColumnName = Field(description="the column's name, and the prefix of further columns: NAME_score")
     n: int | None = Field(None, ge=1, description="how many images to pick")

@@ -45,8 +45,8 @@ def _polygon(radii_and_angles: list[tuple[float, float]]) -> list[Point]:
     return [(r * math.sin(a), -r * math.cos(a)) for r, a in radii_and_angles]
 
 
-def _circle(radius: float, steps: int = 72) -> list[Point]:
-    return _polygon([(radius, 2 * math.pi * i / steps) for i in range(steps)])
+def _circle(radius: float) -> list[Point]:
+    return _polygon([(radius, 2 * math.pi * i / 72) for i in range(72)])
 
 
 def _heart() -> list[Point]:

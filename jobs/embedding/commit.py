@@ -2,7 +2,6 @@
 
 from __future__ import annotations  # pyarrow's types take arguments in its stubs alone
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -20,6 +19,7 @@ from jobs.embedding.report import BlockSummary, EmbedReport
 from jobs.errors import JobError, UsageError
 from jobs.limits import require_few_rejects
 from jobs.planning.plan import Plan
+from jobs.planning.rejects import count_reasons
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,12 +85,10 @@ LEFT JOIN {{todo}} AS todo USING (image_id)
 LEFT JOIN {{before}} AS before USING (image_id)
 """
 _NO_REJECTS = "(SELECT image_id, uri, error_reason, retryable FROM live_rows WHERE false)"
-_REASONS = """
-SELECT error_reason AS reason, count(*) AS images
-FROM (SELECT image_id, error_reason FROM live_rows
-      UNION ALL
-      SELECT image_id, error_reason FROM {before} ANTI JOIN live_rows USING (image_id))
-WHERE reason IS NOT NULL GROUP BY reason ORDER BY reason
+_NEW_AND_OLD = """
+(SELECT error_reason FROM live_rows
+ UNION ALL
+ SELECT error_reason FROM {before} ANTI JOIN live_rows USING (image_id))
 """
 
 
@@ -121,8 +119,7 @@ def _checked_counts(written: WrittenRun, rows: Catalog, max_reject_rate: float) 
             "same command again to continue, and please report this as a bug"
         )
     report.retryable = counts.pop("retryable")
-    reasons = rows.table(_REASONS.format(before=before)).to_pylist()
-    report.set_reasons(Counter({row["reason"]: row["images"] for row in reasons}))
+    report.set_reasons(count_reasons(rows, _NEW_AND_OLD.format(before=before)))
     if report.filtered_in_all and report.unfiltered == report.reject_reasons.total():
         raise UsageError(
             f"--keep keeps none of the {report.listed} images of {plan.source}, so nothing was published: expected "

@@ -1,7 +1,7 @@
 """The model that embeds into a collection: found, recorded, and loaded where it is needed."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 from embedder.identity import ModelIdentity, Precision
@@ -45,7 +45,7 @@ class ModelSource:
             convert=convert,
             own=checkpoint if isinstance(checkpoint, OwnModel) else None,
             checkpoint=checkpoint if isinstance(checkpoint, Checkpoint) else None,
-        ).for_workers()
+        )
 
     def __call__(self) -> Embedder:
         if self.own is not None:
@@ -63,11 +63,9 @@ class ModelSource:
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "checkpoint": None}
-
-    def for_workers(self) -> Self:
-        """The same for other machines, where the demo model may be in another folder."""
-        return replace(self, model="demo") if self.model == str(DEMO_MODEL) else self
+        """For other machines, where the demo model may be in another folder."""
+        model = "demo" if self.model == str(DEMO_MODEL) else self.model
+        return {**vars(self), "model": model, "checkpoint": None}
 
 
 class ModelCache:

@@ -208,10 +208,10 @@ class EmbedImages:
     async def __call__(self, table: pa.Table) -> pa.Table:
         """Embed a block, one at a time. Ray begins the next ones of a task while it is written."""
         since, metrics = self._ended or time.perf_counter(), worker_metrics()
-        made = self._embed.make(table)
+        rows, facts = self._embed.make(table)
         self._ended = time.perf_counter()
-        metrics.idle.set(max(0.0, 1 - made.seconds["model_seconds"] / (self._ended - since)))
-        block = await asyncio.to_thread(self._embed.write, made)
+        metrics.idle.set(max(0.0, 1 - facts["model_seconds"] / (self._ended - since)))
+        block = await asyncio.to_thread(self._embed.write, rows, facts)
         metrics.stage("embed", block.embedded, block.model_seconds)
         metrics.stage("write", block.rows, block.write_seconds)
         return pa.Table.from_pylist([vars(block)])

@@ -46,14 +46,17 @@ def run_blocks(todo: Todo, work: Work, where: Place) -> Iterator[BlockSummary]:
     """Run the stages over a listing; yields the summary of each block once its rows are on disk. On Ray, the error of a
     worker is a JobError; here it is what loading and embedding raise.
     """
-    done = 0
+    done = first = 0
+    began = 0.0
     if where.pool is None:
-        forecast = _Forecast(todo.num_rows)
         with closing(blocks_here(todo, work, where.model_cache)) as blocks:
             for block in blocks:
                 done += block.rows
                 yield block
-                if where.move and forecast.hours_left(block) > _MIN_HOURS_FOR_RAY:
+                began, first = began or block.ended_at, first or done  # the first block warms up
+                seconds = block.ended_at - began
+                hours = (todo.num_rows - done) * seconds / max(1, done - first) / 3600
+                if where.move and seconds >= _FORECAST_AFTER_S and hours > _MIN_HOURS_FOR_RAY:
                     where.pool, where.move = where.move(), None
                     if where.pool:
                         break
@@ -129,25 +132,6 @@ def _start_ray(started: ExitStack, resources: Resources, memory: int, console: C
         return make_pool()
     smallest = Pool(actors=resources.actors or (1, 1), num_gpus=resources.num_gpus or 0, **actor)
     return wait_for_pool(make_pool, smallest.demand, resources.wait_for_nodes, console)
-
-
-class _Forecast:
-    """Predicts how long the rest takes from all blocks but the first, which warms up."""
-
-    def __init__(self, rows: int) -> None:
-        self._left = rows
-        self._done = 0
-        self._began: float | None = None
-
-    def hours_left(self, block: BlockSummary) -> float:
-        """0 until enough time has passed to tell."""
-        self._left -= block.rows
-        if self._began is None:
-            self._began = block.ended_at
-            return 0.0
-        self._done += block.rows
-        seconds = block.ended_at - self._began
-        return self._left * seconds / self._done / 3600 if seconds >= _FORECAST_AFTER_S else 0.0
 
 
 def reason_for_ray(resources: Resources) -> str | None:

@@ -82,7 +82,7 @@ class EmbedReport:
             refused=plan.refusals - plan.filtered,
             filtered_unread=plan.filtered,
         )
-        report.set_reasons(count_reasons(plan.rejects))
+        report.set_reasons(count_reasons(plan.rejects.catalog, plan.rejects.sql) if plan.rejects else Counter())
         return report
 
     def set_reasons(self, reasons: Counter[str]) -> None:

@@ -6,7 +6,7 @@ import hashlib
 import os
 import platform
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_EXCEPTION, CancelledError, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import cache, partial
@@ -237,15 +237,6 @@ class Work:
     block_size: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class MadeRows:
-    """The rows of a block, when a model began to make them, and the seconds of each stage until now."""
-
-    rows: pa.Table
-    started_at: float
-    seconds: Mapping[str, float]
-
-
 class EmbedBlock:
     """Embeds a block of rows and writes it as one file of the run, so it is never embedded again."""
 
@@ -265,24 +256,23 @@ class EmbedBlock:
         with ThreadPoolExecutor(1, "likeness-write") as writer:
             before: Future[BlockSummary] | None = None
             for table in tables:
-                block = writer.submit(self.write, self.make(table))
+                block = writer.submit(self.write, *self.make(table))
                 if before:
                     yield before.result()
                 before = block
             if before:
                 yield before.result()
 
-    def make(self, table: pa.Table) -> MadeRows:
-        """Embed a block."""
+    def make(self, table: pa.Table) -> tuple[pa.Table, dict[str, float]]:
+        """The rows of a block, and those facts of its summary that are known before it is written."""
         seconds = {name: pc.sum(table[name]).as_py() for name in SECONDS if name in table.column_names}
         started_at, started = time.time(), time.perf_counter()
         rows = self._settings.make_rows(table.drop_columns(list(seconds)), self._model)
-        seconds["model_seconds"] = time.perf_counter() - started
-        return MadeRows(rows=rows, started_at=started_at, seconds=seconds)
+        return rows, {**seconds, "started_at": started_at, "model_seconds": time.perf_counter() - started}
 
-    def write(self, made: MadeRows) -> BlockSummary:
+    def write(self, rows: pa.Table, facts: dict[str, float]) -> BlockSummary:
         """Write an embedded block; any thread may."""
-        rows, started = made.rows, time.perf_counter()
+        started = time.perf_counter()
         file = write_block(self._collection, self._settings.run_id, self._settings.attempt, rows)
         filtered = rows["error_reason"].to_pylist().count(FILTERED)
         return BlockSummary(
@@ -294,8 +284,7 @@ class EmbedBlock:
             embedded=rows["error_reason"].null_count,
             rejected=rows.num_rows - rows["error_reason"].null_count - filtered,
             filtered=filtered,
-            started_at=made.started_at,
             ended_at=time.time(),
             write_seconds=time.perf_counter() - started,
-            **made.seconds,
+            **facts,
         )

@@ -14,10 +14,11 @@ import pyarrow as pa
 
 from embedder.errors import EmbedderError, UnsupportedInputError
 from embedder.protocol import Embedder
+from index.arrays import Vectors
 from index.collection.collection import Collection
 from index.collection.live_rows import LiveRows
 from index.collection.records import ModelRecord, RunManifest
-from index.collection.rows import EMBEDDING, vectors_of
+from index.collection.rows import EMBEDDING, text_array, vectors_of
 from jobs.errors import OtherModelError, UsageError
 
 logger = logging.getLogger(__name__)
@@ -102,6 +103,17 @@ def sample_rows(live: LiveRows, places: int = _SAMPLES, rows: int = _ROWS) -> Li
 def sample_vectors(live: LiveRows) -> npt.NDArray[np.float32]:
     """The vectors of such a sample, `(n, dim)` float32."""
     return vectors_of(sample_rows(live).read([EMBEDDING])[EMBEDDING].drop_null())
+
+
+def stored_vectors(live: LiveRows, ids: Iterable[str]) -> dict[str, Vectors]:
+    """The vectors of those of these images that are embedded, by id."""
+    wanted = pa.table({"image_id": text_array(ids)})
+    sql = f"SELECT seq FROM {live.sql} SEMI JOIN wanted USING (image_id) WHERE error_reason IS NULL ORDER BY seq"
+    seqs = np.asarray(live.catalog.table(sql, wanted=wanted)["seq"], np.int64)
+    if not len(seqs):
+        return {}
+    rows = LiveRows.at(live.catalog, seqs).read(["image_id", EMBEDDING])
+    return dict(zip(map(str, rows["image_id"].to_pylist()), vectors_of(rows[EMBEDDING]), strict=True))
 
 
 def _distinct(texts: Iterable[str]) -> list[str]:

@@ -4,20 +4,18 @@ from __future__ import annotations  # pyarrow's types take arguments in its stub
 
 import hashlib
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 import pyarrow as pa
 
 from embedder.errors import Rejected
 from embedder.fetch import Fetcher
+from index.collection.row_files import map_in_threads
 from index.collection.rows import TEXT
 from index.storage.picture_reader import PictureReader
 
 NEVER_READABLE: Final = ""
 """Stands for the hash of a picture that will never be readable; no content has this hash."""
-
-_THREADS = 16  # reading waits for disks and networks, and hashing lets other threads run
 
 
 def content_hashes(uris: Sequence[str | None]) -> pa.Array[Any]:
@@ -32,5 +30,4 @@ def content_hashes(uris: Sequence[str | None]) -> pa.Array[Any]:
         except Rejected as error:
             return None if error.retryable else NEVER_READABLE
 
-    with ThreadPoolExecutor(_THREADS) as pool:
-        return pa.array(pool.map(hash_of, uris), TEXT)
+    return pa.array(map_in_threads(hash_of, uris), TEXT)  # hashing lets other threads run

@@ -30,7 +30,6 @@ from jobs.sources.listing import (
     FILE_FACTS,
     REFUSAL,
     Column,
-    refused_mask,
     with_columns,
     with_outcome,
 )
@@ -123,7 +122,7 @@ class Decisions:
         rows = known.select(["size", *FILE_FACTS.names, "error_reason"])
         covered: Any = known["covered"].cast(pa.bool_())
         left_out, judged = images.judge(with_outcome(listing, rows, FILE_FACTS.names))
-        left_out = pc.if_else(refused_mask(listing), pa.scalar(None, pa.int16()), left_out)
+        left_out = pc.if_else(pc.is_valid(listing["error_reason"]), pa.scalar(None, pa.int16()), left_out)
         out, before = pc.is_valid(left_out), is_filtered(rows)
         failed: Any = pc.and_not(pc.is_valid(rows["error_reason"]), before)
         same_filter: Any = pc.equal(known["keep"], pa.scalar(images.settings.keep, TEXT)).fill_null(False)

@@ -20,7 +20,7 @@ from index.collection.rows import EMBEDDING, OUTCOME_COLUMNS, REJECT_COLUMNS, TI
 from jobs.planning.image_filter import ImageFilter
 from jobs.planning.plan import Plan, write_block
 from jobs.planning.todo import Todo
-from jobs.sources.listing import COPIED, Column, refused_mask, with_columns, with_outcome
+from jobs.sources.listing import COPIED, Column, with_columns, with_outcome
 
 BLOCK: Final = 4096  # rows per file: 8 MB of vectors of 512 dimensions
 _SORTED: Final = 1 << 17  # rows that are put in order at a time
@@ -75,8 +75,8 @@ def _copied_rows(listed: pa.Table, catalog: Catalog, image_filter: ImageFilter) 
     known, listed = LiveRows.at(catalog, seqs), listed.drop_columns(COPIED)
     tiles = [TILES] if TILES in known.schema.names else []  # only models with tiles have them
     columns = [*OUTCOME_COLUMNS, *tiles, *REJECT_COLUMNS, *image_filter.exif_columns(known.metadata)]
-    rows, refused = with_outcome(listed, known.read([*columns, "size"]).take(again), columns), refused_mask(listed)
-    if pc.any(refused).as_py():
+    rows = with_outcome(listed, known.read([*columns, "size"]).take(again), columns)
+    if "error_reason" in listed.column_names and pc.any(refused := pc.is_valid(listed["error_reason"])).as_py():
         kept: dict[str, Any] = {name: listed[name] for name in REJECT_COLUMNS}
         kept |= {name: pa.nulls(rows.num_rows, rows[name].type) for name in (EMBEDDING, *tiles)}
         rows = with_columns(rows, {name: pc.if_else(refused, kept[name], rows[name]) for name in kept})

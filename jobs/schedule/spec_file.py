@@ -1,16 +1,15 @@
 """A job in a file, in YAML, for `likeness reembed --spec` and `likeness schedule`."""
 
-import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeGuard, get_args
+from typing import Any, get_args
 
 import yaml
 from pydantic import BaseModel, ValidationError
 
 from jobs.errors import SpecError
-from jobs.spec import AnnotationSpec, JobSpec
+from jobs.spec import JobSpec
 from jobs.values import sentence
 
 
@@ -56,10 +55,9 @@ def read_spec(path: Path) -> JobSpec:
     except (yaml.YAMLError, ValueError) as error:  # ValueError: `!!int eight`
         raise SpecError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
     try:
-        spec = JobSpec.model_validate(content)
+        return JobSpec.model_validate(content, context=path.absolute().parent)
     except ValidationError as error:
         raise SpecError("; ".join(_problem(path, node, each) for each in error.errors())) from error
-    return _with_absolute_paths(spec, path.absolute().parent)
 
 
 def _problem(path: Path, node: yaml.Node | None, error: Any) -> str:
@@ -96,36 +94,3 @@ def _models_in(annotation: Any) -> list[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     return [model for part in get_args(annotation) for model in _models_in(part)]
-
-
-def _is_path(model: str | None) -> TypeGuard[str]:
-    return model is not None and model.startswith((".", "/", "~"))
-
-
-def _with_absolute_paths(spec: JobSpec, folder: Path) -> JobSpec:
-    """The same job with paths from the file's folder, wherever it is run from."""
-
-    def absolute(value: str) -> str:
-        return value if "://" in value else str(folder / os.path.expanduser(value))  # noqa: PTH111  # keeps an unknown ~user
-
-    changes: dict[str, Any] = {"source": absolute(spec.source), "collection": absolute(spec.collection)}
-    if spec.index.queries:
-        changes["index"] = spec.index.model_copy(update={"queries": absolute(spec.index.queries)})
-    if spec.metrics_file:
-        changes["metrics_file"] = absolute(spec.metrics_file)
-    if _is_path(spec.model):
-        changes["model"] = absolute(spec.model)
-    changes["annotations"] = tuple(_with_files(each, absolute) for each in spec.annotations)
-    changes["searches"] = tuple(
-        each.model_copy(update={"image": each.image and absolute(each.image)}) for each in spec.searches
-    )
-    return spec.model_copy(update=changes)
-
-
-def _with_files(annotation: AnnotationSpec, absolute: Callable[[str], str]) -> AnnotationSpec:
-    models = {name: getattr(annotation, name) for name in ("classifier", "captioner")}
-    changes: dict[str, Any] = {name: absolute(model) for name, model in models.items() if _is_path(model)}
-    changes["match"] = annotation.match and absolute(annotation.match)
-    changes["examples"] = tuple(map(absolute, annotation.examples))
-    changes["head"] = annotation.head and absolute(annotation.head)
-    return annotation.model_copy(update=changes)

@@ -3,8 +3,7 @@
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final
+from typing import Any, Final, cast
 from urllib.parse import unquote
 
 import numpy as np
@@ -14,6 +13,7 @@ import pyarrow.compute as pc
 from embedder.errors import FetchError
 from embedder.fetch import Fetcher
 from embedder.fetch.policy import FetchPolicy
+from index.collection.row_files import map_in_threads
 from index.collection.rows import TEXT, conform
 from index.storage.picture_reader import PictureReader
 from jobs.sources.listing import LISTING, Column, concat_listings, escaped, with_columns
@@ -22,7 +22,6 @@ from jobs.sources.stored_listing import Listing
 from jobs.sources.text_encoding import captions
 
 MAX_SIDECAR_BYTES = 1_000_000
-_THREADS = 16
 _CAPTIONS = 1 << 16  # in memory
 
 
@@ -81,10 +80,8 @@ def _read(texts: pa.Table, notes: dict[str, list[str]]) -> list[str | None]:
         except FetchError:
             return None
 
-    with ThreadPoolExecutor(_THREADS) as pool:
-        contents = list(pool.map(read, texts["text_uri"].to_pylist()))
-    names: list[Any] = texts["text"].to_pylist()
-    return captions(contents, names, notes)
+    names, uris = (cast(list[str], texts[name].to_pylist()) for name in ("text", "text_uri"))
+    return captions(map_in_threads(read, uris), names, notes)
 
 
 class Pictures:

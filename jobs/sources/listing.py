@@ -159,14 +159,6 @@ def with_outcome(listing: pa.Table, outcome: pa.Table, names: Iterable[str]) -> 
     return with_columns(listing, {"size": sizes, **{name: outcome[name] for name in names}})
 
 
-def refused_mask(listing: pa.Table, reason: str | None = None) -> Column:
-    """Masks the rows that the listing refuses, for any reason or for this one."""
-    if "error_reason" not in listing.column_names:
-        return pa.array(np.zeros(listing.num_rows, bool))
-    reasons: Column = listing["error_reason"]
-    return pc.is_valid(reasons) if reason is None else pc.equal(reasons, pa.scalar(reason, TEXT)).fill_null(False)
-
-
 def concat_listings(tables: Sequence[pa.Table]) -> pa.Table:
     """Concatenate listings. Each column gets a type that holds all its values, and null where a listing lacks it.
 

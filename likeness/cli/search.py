@@ -152,12 +152,12 @@ def rejects(
     Example: `likeness rejects my-collection --reason truncated`
     """
     from index.collection.rows import FILTERED
-    from jobs.planning.rejects import count_rejects, format_reasons, list_rejects
+    from jobs.planning.rejects import count_reasons, format_reasons, list_rejects
     from likeness.cli.tables.collection import REJECTS_HEADER, reject_cells
     from likeness.cli.tables.text_table import print_table
 
     catalog = open_collection(collection).snapshot().newest()
-    counts = count_rejects(catalog)
+    counts = count_reasons(catalog)
     shown = Counter({name: counts[name] for name in counts if name == reason or (reason is None and name != FILTERED)})
     rows = list_rejects(catalog, shown)
     if output == "json":

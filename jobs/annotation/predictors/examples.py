@@ -15,12 +15,11 @@ import pyarrow as pa
 
 from index.collection.live_rows import LiveRows
 from index.collection.records import Learned, ModelRecord
-from index.collection.rows import EMBEDDING, vectors_of
 from jobs.annotation.predictor import Batch, Columns, Recipe
 from jobs.annotation.predictors.labels import best_two
 from jobs.annotation.predictors.logistic import sigmoid, train_head
 from jobs.errors import UsageError
-from jobs.indexing.query_texts import sample_vectors
+from jobs.indexing.query_texts import sample_vectors, stored_vectors
 from jobs.sources.listing import as_text
 from jobs.sources.text_encoding import as_utf8
 from jobs.sources.text_lists import read_csv, read_json
@@ -84,17 +83,11 @@ def train_heads(examples: Mapping[str, str], live: LiveRows) -> Learned:
 
     Raises UsageError if fewer than two of a label's examples are in the collection, or there is only one label.
     """
-    judged = pa.table({_ID: pa.array(examples, pa.string())})
-    found = live.catalog.table(
-        f"SELECT seq FROM {live.sql} SEMI JOIN judged USING ({_ID}) WHERE error_reason IS NULL ORDER BY seq",
-        judged=judged,
-    )
-    rows = LiveRows.at(live.catalog, np.asarray(found["seq"], np.int64)).read([_ID, EMBEDDING])
-    ids = list(map(str, rows[_ID].to_pylist()))
-    missing = sorted(examples.keys() - set(ids))
+    found = stored_vectors(live, examples)
+    missing = sorted(examples.keys() - found.keys())
     if missing:
         there = f"{len(missing)} of {counted(len(examples), 'example')} are not in the collection, such as {missing[0]}"
-    labels: npt.NDArray[Any] = np.array([examples[image_id] for image_id in ids])
+    labels: npt.NDArray[Any] = np.array([examples[image_id] for image_id in found])
     counts = {label: int(np.sum(labels == label)) for label in sorted({*examples.values()})}
     if len(counts) < 2 or min(counts.values()) < _MIN_EXAMPLES:
         shown = ", ".join(f"{count} of {label}" for label, count in counts.items()) or "none"
@@ -104,7 +97,7 @@ def train_heads(examples: Mapping[str, str], live: LiveRows) -> Learned:
         )
     if missing:
         logger.warning("%s: the labels are learned from the others", there)
-    vectors, background = vectors_of(rows[EMBEDDING]), sample_vectors(live)[::_SAMPLED]
+    vectors, background = np.stack([*found.values()]), sample_vectors(live)[::_SAMPLED]
     heads: dict[str, npt.NDArray[np.float32]] = {}
     for label in [_LIKE] if counts.keys() == {_LIKE, _UNLIKE} else counts:
         weights, bias = train_head(vectors, labels == label, background)

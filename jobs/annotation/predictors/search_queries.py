@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from embedder.errors import ImageError, UnsupportedInputError
 from embedder.images import CropSpec
@@ -22,9 +21,9 @@ from index.collection.annotations import annotation_log
 from index.collection.layout import QUERY_VECTORS
 from index.collection.live_rows import LiveRows
 from index.collection.records import Learned, ModelRecord
-from index.collection.rows import EMBEDDING, text_array, vectors_of
 from index.matches import SEARCHES
 from jobs.errors import UsageError
+from jobs.indexing.query_texts import stored_vectors
 from jobs.search_spec import SearchSpec
 from jobs.values import fingerprint_of
 
@@ -53,7 +52,7 @@ def broken_queries(
     except UnsupportedInputError as error:
         broken |= {name: f"the search {name!r} is by words: {error}; show a picture instead" for name in texts}
     ids = {search.name: search.image_id for search in new if search.image_id}
-    stored = _stored_vectors(ids.values(), live) if live else ids.values()
+    stored = stored_vectors(live, ids.values()) if live else ids.values()
     return broken | {
         name: f"the search {name!r} has image_id {image_id!r}, which is not in the collection: expected an id as "
         "`likeness search` shows them"
@@ -96,23 +95,13 @@ def _embed(queries: Mapping[str, SearchSpec], live: LiveRows, model: ModelRecord
     vectors = dict[str, Vectors]()
     if texts:
         vectors |= zip(texts, load(model).embed_texts([str(search.text) for search in texts.values()]), strict=True)
-    stored = _stored_vectors([search.image_id for search in queries.values() if search.image_id], live)
+    stored = stored_vectors(live, [search.image_id for search in queries.values() if search.image_id])
     for key, search in queries.items():
         if search.image:
             vectors[key] = load(model).embed_images(_decode(search, load(model).crop)[np.newaxis])[0]
         elif search.image_id:
             vectors[key] = stored[search.image_id]
     return vectors
-
-
-def _stored_vectors(ids: Iterable[str], live: LiveRows) -> dict[str, Vectors]:
-    wanted = pa.table({"image_id": text_array(ids)})
-    sql = f"SELECT seq FROM {live.sql} SEMI JOIN wanted USING (image_id) WHERE error_reason IS NULL ORDER BY seq"
-    seqs = np.asarray(live.catalog.table(sql, wanted=wanted)["seq"], np.int64)
-    if not len(seqs):
-        return {}
-    rows = LiveRows.at(live.catalog, seqs).read(["image_id", EMBEDDING])
-    return dict(zip(map(str, rows["image_id"].to_pylist()), vectors_of(rows[EMBEDDING]), strict=True))
 
 
 def _read(search: SearchSpec) -> bytes:

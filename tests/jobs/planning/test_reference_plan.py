@@ -147,7 +147,6 @@ def small_and_fast() -> Iterator[None]:
     with (
         patch("jobs.planning.known_rows.BLOCK", 2),
         patch("index.collection.row_files.ThreadPoolExecutor", _ThisThread),
-        patch("jobs.planning.content_hashes.ThreadPoolExecutor", _ThisThread),
         patch("jobs.embedding.commit.record_fetches", lambda *_, **__: None),
     ):
         yield

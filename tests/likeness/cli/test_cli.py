@@ -310,9 +310,9 @@ def test_rejects(run: Run, collection: Path) -> None:
     assert facts_of(run, "rejects", collection, "--reason", "timeout") == rows[1:]
     table = run("rejects", collection).out
     assert "bad [red].jpg\ttruncated\tends early\n" in table
-    assert "truncated: 1, timeout: 1" in table
+    assert "timeout: 1, truncated: 1" in table
     none = run("rejects", collection, "--reason", "nothing").out
-    assert none == "no rejects for 'nothing'; there are these: truncated: 1, timeout: 1\n"
+    assert none == "no rejects for 'nothing'; there are these: timeout: 1, truncated: 1\n"
 
 
 # Versions

@@ -13,7 +13,8 @@ from jobs.planning import rejects
 
 def list_rejects(collection: Collection) -> list[dict[str, Any]]:
     """All of them, images that are left out too, by id."""
-    return list(rejects.list_rejects(collection.snapshot().newest()))
+    catalog = collection.snapshot().newest()
+    return list(rejects.list_rejects(catalog, rejects.count_reasons(catalog)))
 
 
 def read_checks(collection: Collection, source: str | None = None) -> pa.Table:
