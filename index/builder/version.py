@@ -26,8 +26,8 @@ from index.builder.measure import (
     score_distribution,
 )
 from index.builder.queries_file import queries_of, write_queries
-from index.builder.segment import Inherited, RowSource, SegmentJob
-from index.builder.segment_change import mark_gone, plan_change, touched_ids
+from index.builder.segment import SegmentJob
+from index.builder.segment_change import NewSegment, mark_gone, plan_change, touched_ids
 from index.collection import Collection
 from index.collection.annotations import Annotation
 from index.collection.current_file import begin_current
@@ -99,7 +99,7 @@ class VersionBuild:
             options = choose(len(live) * (1 + len(model.boxes)), model.dim, self.settings)
             # A requested index is used for all rows, a chosen one only for enough rows to train it.
             max_exact_rows = 0 if self.settings.factory else MIN_TRAINING_ROWS
-            new = [(part, None) for part in live.split(self.settings.segment_rows)]
+            new = [([part], None) for part in live.split(self.settings.segment_rows)]
             draft = self._draft([record for record, _ in self._build_segments(new, options, max_exact_rows)], options)
             segments = open_segments(self.collection, draft, cache.path)
             self._warn_of_words(text_columns(segments.schema, None))
@@ -180,20 +180,20 @@ class VersionBuild:
             return self._publish(draft)
 
     def _build_segments(
-        self, new: Sequence[tuple[RowSource, Inherited | None]], options: Sequence[Option], max_exact_rows: int
+        self, new: Sequence[NewSegment], options: Sequence[Option], max_exact_rows: int
     ) -> list[tuple[SegmentRecord, SegmentJob]]:
         """The built segments and their jobs, without those that have no rows."""
         jobs = [
             SegmentJob(
                 storage=self.storage,
                 name=f"{self.version}-{number:02d}",
-                source=source,
+                sources=sources,
                 options=options,
                 settings=self.settings,
                 max_exact_rows=max_exact_rows,
                 inherited=inherited,
             )
-            for number, (source, inherited) in enumerate(new)
+            for number, (sources, inherited) in enumerate(new)
         ]
         return [(record, job) for record, job in zip(self.run_jobs(jobs), jobs, strict=True) if record]
 
