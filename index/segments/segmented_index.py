@@ -205,17 +205,14 @@ class SegmentedIndex:
         return sum(rows.count for rows in eligible) - sum(among)
 
     def live_positions(self, numbers: npt.NDArray[np.int64] | None = None) -> Positions:
-        """Positions of the live rows, or of those with these numbers (ascending) among the live rows."""
+        """Positions of the live rows, or of those with these numbers among the live rows."""
         if numbers is None:
             parts = zip(self.parts, self._starts, strict=False)
             return np.concatenate([segment.live_positions() + start for segment, start in parts])
         firsts = np.cumsum([0, *(segment.live_count for segment in self.parts)])
-        cuts = pairwise(np.searchsorted(numbers, firsts).tolist())
-        return np.concatenate(
-            [
-                segment.live_positions()[numbers[low:high] - first] + start
-                for segment, (low, high), first, start in zip(self.parts, cuts, firsts, self._starts, strict=False)
-            ]
+        live = np.empty(len(numbers), np.int64)
+        return read_parts(
+            live, numbers, firsts, lambda n, local: self.parts[n].live_positions()[local] + self._starts[n]
         )
 
     def positions(self, ids: pa.Array[Any]) -> Positions:
