@@ -150,8 +150,7 @@ class VersionBuild:
         """Measure with the base's queries, as far as the `touched` ids or the rows that approximate indexes `gained`,
         those from a position on, by the segment's number, may have changed their recall.
         """
-        path = version_path(base.version, QUERIES)
-        held_out = queries_of(base, self.storage.local_path(path) or cache / path)
+        held_out = queries_of(base, self.storage.root_here(cache) / version_path(base.version, QUERIES))
         if not held_out.fits(draft.ntotal):
             return self._finish(draft, segments, None, held_out.of("text").vectors)
         held_out = held_out.updated(touched, segments)

@@ -234,8 +234,7 @@ def copies_here(storage: Storage, files: Sequence[RowFile], folder: Path) -> lis
     """
     if damage := first_damage(storage, {file.path: file for file in files}, folder):
         raise damaged_run(damage[0], f"it {damage[1]}")
-    root = Path(storage.root) if storage.is_local else folder
-    return [root / file.path for file in files]
+    return [storage.root_here(folder) / file.path for file in files]
 
 
 V = TypeVar("V", pa.Table, pa.RecordBatch)

@@ -282,6 +282,10 @@ class Storage:
         """The path of a file on this machine; None in a bucket."""
         return Path(self._checked(path)) if self.is_local else None
 
+    def root_here(self, linked: Path) -> Path:
+        """The folder with the files on this machine: `root`, or for a bucket the one below which they were `linked`."""
+        return Path(self.root) if self.is_local else linked
+
     def create_folder(self, path: str = "") -> None:
         """Create a folder; does nothing in a bucket, which has none."""
         if self.is_local:
