@@ -13,12 +13,13 @@ import pyarrow as pa
 
 from index.arrays import Positions
 from index.builder.choose import ann_factory, factory_of
-from index.builder.segment_rows import BATCH_ROWS, check_rows_found, sampled, write_row_words, write_rows
+from index.builder.segment_rows import check_rows_found, sampled, write_row_words, write_rows
 from index.builder.tune import tune
 from index.collection.cache.checked import remember_checked, sound_key
 from index.collection.layout import ANN, ANN_OF, TILE_ANN, TILE_VECTORS, VECTORS, segment_path
 from index.collection.records import FLAT, IndexSettings, Option, SegmentRecord
 from index.collection.rows import EMBEDDING, TILES, conform, unify
+from index.collection.stored_rows import BATCH_ROWS
 from index.segments.exact import max_exact_rows
 from index.segments.kinds.registry import copy_index, new_index
 from index.segments.segment import Segment

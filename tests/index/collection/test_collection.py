@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from index.builder.segment_change import touched_ids
-from index.collection import Collection, bounds, row_files
+from index.collection import Collection, bounds, row_files, stored_rows
 from index.collection.annotations import annotation_log, list_annotations
 from index.collection.cache import checked
 from index.collection.live_rows import LiveRows
@@ -280,9 +280,10 @@ def test_vectors_are_streamed_in_order(
 ) -> None:
     monkeypatch.setattr(row_files, "_WHOLE", whole)
     monkeypatch.setattr(row_files, "BYTES_AHEAD", ahead)
+    monkeypatch.setattr(stored_rows, "BATCH_ROWS", 2)
     run = add_run(collection, rows(["a", "b", "c"]), rows(["d"]), rows(["e", "f"]))
     add_run(collection, rows(["b"]), deletes=["f"])
-    embedded = pa.Table.from_batches(newest_rows(collection).embedded(batch_rows=2))
+    embedded = pa.Table.from_batches(newest_rows(collection).embedded())
     assert embedded["image_id"].to_pylist() == ["a", "c", "d", "e", "b"]
     _, file, _ = collection.files_of(run)
     path = Path(collection.location) / file.path
