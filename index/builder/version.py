@@ -3,6 +3,7 @@
 from __future__ import annotations  # pyarrow's types take arguments in its stubs alone
 
 import logging
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -38,6 +39,7 @@ from index.collection.layout import (
     SEGMENTS,
     STARTED,
     TOMBSTONES,
+    VERSION,
     next_number,
     version_path,
 )
@@ -305,7 +307,7 @@ def _reserve_version(collection: Collection) -> str:
     """A number that no version ever had. Its folder is created, so that no other build uses it."""
     folders = [*collection.storage.list(INDEX), *collection.storage.list(SEGMENTS)]
     makers = {entry.name.partition("-")[0] for entry in folders}
-    taken = {int(maker) for maker in makers if maker.isdecimal() and len(maker) == 6}  # others are not ours
+    taken = {int(maker) for maker in makers if re.fullmatch(VERSION, maker)}  # others are not ours
     version = f"{next_number(taken, 999_999):06}"
     collection.check_lease()
     collection.storage.write_atomic(version_path(version, STARTED), f"{datetime.now(UTC).isoformat()}\n".encode())
