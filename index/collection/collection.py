@@ -71,12 +71,8 @@ class Snapshot:
         """The id of the newest committed run; empty if there is none."""
         return self.committed[-1].run_id if self.committed else ""
 
-    def live(self) -> LiveRows:
-        """The live rows."""
-        return self._live
-
     @cached_property
-    def _live(self) -> LiveRows:
+    def live(self) -> LiveRows:
         return LiveRows.of_runs(self.collection.storage, self.committed)
 
     def everything(self, unfinished: Sequence[RunStart] | None = None) -> Catalog:

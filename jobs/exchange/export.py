@@ -54,7 +54,7 @@ def export(
     """
     target = _require_new(folder)
     snapshot = collection.snapshot()
-    live, count = snapshot.live(), 0
+    live, count = snapshot.live, 0
     annotations = rows_with_values(list_annotations(collection))
     with _all_or_nothing(target) as output, ExitStack() as files:
         writer = None
