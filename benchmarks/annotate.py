@@ -112,7 +112,7 @@ def add_column(location: str) -> dict[str, float]:
 
 
 def _values(collection: Collection) -> Iterator[pa.Table]:
-    live = collection.snapshot().live()
+    live = collection.snapshot().live
     for part in live.catalog.read(live.schema_of(["image_id", "content_hash"]), f"{live.sql} ORDER BY seq", 100_000):
         numbers = part["image_id"].cast(pa.int64()).to_numpy()
         nothing: pa.Array[Any] = pa.array([None] * len(part), embedding_type(0))

@@ -177,7 +177,7 @@ class Update:
         from jobs.annotation.annotate import plan_annotation  # late: most jobs have no searches
         from jobs.annotation.predictors.searches import searches_recipe
 
-        collection, live = snapshot.collection, snapshot.live().of_model(model)
+        collection, live = snapshot.collection, snapshot.live.of_model(model)
         recipe = searches_recipe(searches, collection, live, model, self.embedder)
         return plan_annotation(live, annotation_log(collection, SEARCHES).snapshot(), recipe).todo.num_rows
 
@@ -243,7 +243,7 @@ class Update:
         return ImageFilter.parse(self.spec.keep, listing.schema)
 
     def _listed_frames(self, snapshot: Snapshot) -> Frames:
-        own = snapshot.live().of_source(self._address)
+        own = snapshot.live.of_source(self._address)
         sql = f"SELECT uri, size, modified, etag FROM {own.sql} WHERE contains(uri, '{FRAME_MARK}')"
         return frames_of(own.catalog.table(sql))
 
@@ -251,7 +251,7 @@ class Update:
         """Whether the collection has rows of the source, which would then be deleted."""
         if self.spec.missing == "keep":
             return False
-        return self._address in Collection.open_or_empty(self.spec.collection).snapshot().live().sources
+        return self._address in Collection.open_or_empty(self.spec.collection).snapshot().live.sources
 
     @property
     def _address(self) -> str:
@@ -300,7 +300,7 @@ class Update:
         """Look again at web addresses. With another model all pictures are read anyway."""
         if not listing.count(f"regexp_matches(uri, '{WEB}')"):
             return CheckedListing(listing=listing)
-        spec, own = self.spec, snapshot.live().of_source(self._address)
+        spec, own = self.spec, snapshot.live.of_source(self._address)
         same_model = len(own) == len(own.of_model(model))
         rules = CheckRules(
             now=now,

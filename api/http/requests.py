@@ -22,6 +22,7 @@ from api.documents import MAX_BATCH, SOURCE_FIELDS
 from api.errors import abbreviate, invalid_fields
 from api.http.problem_documents import MAX_ERRORS, field_error, wrong_document
 from api.search.query import QueryOptions
+from index.collection.bounds import VersionName
 from index.filters.plain import parse_strictly
 
 _MAX_NAMES: Final = 64
@@ -261,7 +262,7 @@ class EmbedRequest(TypedDict, total=False):
 class PromoteRequest(TypedDict):
     """The version to make live."""
 
-    version: Annotated[str, Field(pattern=r"^[0-9]{6}$", examples=["000012"])]
+    version: Annotated[VersionName, Field(examples=["000012"])]
 
 
 SEARCH: Final = Document(SearchRequest, ExactlyOne((*SOURCE_FIELDS, "queries"), optional=True))

@@ -138,7 +138,7 @@ def rescore(location: str, examples: str) -> dict[str, float]:
 
 def read_vectors(location: str) -> float:
     """Seconds to read all vectors from the rows, as an annotation does."""
-    live = Collection.open(location).snapshot().live()
+    live = Collection.open(location).snapshot().live
     seqs = np.asarray(live.catalog.table(f"SELECT seq FROM {live.sql} ORDER BY seq")["seq"], np.int64)
 
     def read() -> None:

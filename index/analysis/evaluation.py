@@ -17,9 +17,9 @@ import numpy.typing as npt
 from index.arrays import Ids, Positions, rounded
 from index.errors import QueryError
 from index.search import Searcher
+from index.segments.vector_file import BLOCK_ROWS
 
 DEPTHS: Final = (1, 5, 10)
-_BLOCK = 16_384  # vectors read at once
 _MAX_SCORES = 1 << 26  # in memory at once: 256 MB
 _Z = 1.959964  # of a 95% interval
 
@@ -110,9 +110,9 @@ def labels_of(searcher: Searcher, positions: Positions, column: str) -> npt.NDAr
         known = ", ".join(searcher.filterable) or "none"
         raise QueryError(f"index version {searcher.version} has no column {column!r}: expected one of {known}")
     labels = np.full(len(positions), None, object)
-    for start in range(0, len(positions), _BLOCK):
-        rows = searcher.segments.rows(positions[start : start + _BLOCK], [column])
-        labels[start : start + _BLOCK] = [_label(row[column]) for row in rows]
+    for start in range(0, len(positions), BLOCK_ROWS):
+        rows = searcher.segments.rows(positions[start : start + BLOCK_ROWS], [column])
+        labels[start : start + BLOCK_ROWS] = [_label(row[column]) for row in rows]
     return labels
 
 
@@ -183,9 +183,9 @@ def _ranked(images: LabelledImages, numbers: npt.NDArray[np.intp]) -> Iterator[t
         own = numbers[block]
         vectors = segments.vectors(images.positions[own])
         scores = np.empty((len(own), count), np.float32)
-        for low in range(0, count, _BLOCK):
-            others = images.positions[low : low + _BLOCK]
-            scores[:, low : low + _BLOCK] = rounded(vectors @ segments.vectors(others).T)
+        for low in range(0, count, BLOCK_ROWS):
+            others = images.positions[low : low + BLOCK_ROWS]
+            scores[:, low : low + BLOCK_ROWS] = rounded(vectors @ segments.vectors(others).T)
         scores[np.arange(len(own)), own] = -np.inf
         order = np.argsort(-scores, axis=1, kind="stable")[:, :-1]
         yield block, images.codes[order]

@@ -86,7 +86,7 @@ class _Known:
         files = {columns: record.columns} | ({words: record.words} if record.words else {})
         with suppress(CollectionError, OSError, ValueError):
             if not first_damage(storage, files, here):
-                at = {path: storage.local_path(path) or here / path for path in files}
+                at = {path: storage.root_here(here) / path for path in files}
                 index = WordIndex.open(at[words], record.ntotal) if record.words else None
                 return cls(*read_batches(pa.memory_map(str(at[columns]))), index)
         return None

@@ -5,7 +5,6 @@ speed of an index version.
 from __future__ import annotations
 
 import bisect
-import math
 import time
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -18,7 +17,7 @@ import numpy.typing as npt
 
 from index.arrays import Positions, Scores, Vectors
 from index.builder.ground_truth import RECALL_KS, GroundTruth
-from index.builder.recall import drop_own, recall
+from index.builder.recall import MARGIN, drop_own, lower_bound, recall
 from index.collection.records import IndexSettings, KindRecord, ScoreDistribution, SegmentRecord
 from index.errors import FactoryError
 from index.queries import KINDS, QueryKind
@@ -29,8 +28,7 @@ from index.segments.segmented_index import SegmentedIndex
 _WIDTHS = [2 ** (step / 4) for step in range(25)]  # 1 … 64
 _IMAGE_WIDTHS = _WIDTHS[:5]  # 1 … 2: an index that needs more for images is not good enough
 _SAME_WIDTH = 1.01  # a manifest's widths are rounded
-_MARGIN = 3  # standard errors above the target
-_MIN_MARGIN = 2  # below it a width is tuned again: other queries than the held-out ones may miss the target
+_MIN_MARGIN = 2  # below it a width is tuned again
 _K, _LAPS = 10, 3
 _KS = (1, _K)  # measured by the same searches
 _DEEP_QUERIES = 100  # for recall@100, which needs ten times as many neighbours of each
@@ -82,14 +80,14 @@ def _kept_or_wider(
     recall is good enough, and no width makes it surely so.
     """
     recalls = _recalls(measured, kind)
-    if width >= widths[-1] or _lower_bound(recalls, _MIN_MARGIN) >= target:
+    if width >= widths[-1] or lower_bound(recalls, _MIN_MARGIN) >= target:
         return measured, width
     wider = [each for each in widths if each > _SAME_WIDTH * width]
     for choice in (wider[:1], wider):  # mostly the next one is enough
         tuned, found = _tune(segments, measured, kind, target, choice)
-        if _lower_bound(_recalls(tuned, kind)) >= target:
+        if lower_bound(_recalls(tuned, kind)) >= target:
             break
-    sure = _lower_bound(_recalls(tuned, kind), _MIN_MARGIN) >= target
+    sure = lower_bound(_recalls(tuned, kind), _MIN_MARGIN) >= target
     return (tuned, found) if sure or recalls.mean() < target else (measured, width)
 
 
@@ -99,17 +97,13 @@ def _tune(
     """The queries, measured with the narrowest width that surely reaches the target, or the widest; and that width."""
     unknown = held_out.unmeasured(held_out.kinds == kind)
     measured = cache(lambda width: unknown.measured(segments, kind, _KS, width=width))
-    index = bisect.bisect_left(widths, target, key=lambda width: _lower_bound(_recalls(measured(width), kind)))
+    index = bisect.bisect_left(widths, target, key=lambda width: lower_bound(_recalls(measured(width), kind)))
     width = widths[min(index, len(widths) - 1)]
     return measured(width), width
 
 
 def _recalls(measured: GroundTruth, kind: QueryKind) -> npt.NDArray[np.float64]:
     return measured.recalls_of(kind, _K)
-
-
-def _lower_bound(recalls: npt.NDArray[np.float64], margin: float = _MARGIN) -> float:
-    return float(recalls.mean() - margin * recalls.std() / math.sqrt(len(recalls)))
 
 
 def measure_recall(
@@ -198,7 +192,7 @@ def check_new_rows(
     blocks = chain.from_iterable(segments.live_blocks_of(number, first=first) for number, first in gained.items())
     exact = drop_own(exact_neighbours(queries, blocks, _K + 1), chosen)
     recalls = recall(found.scores, Hits.joined([found, exact]).distinct(_K).scores, _K)
-    if (reached := _lower_bound(recalls, -_MARGIN)) < target:
+    if (reached := lower_bound(recalls, -MARGIN)) < target:
         raise FactoryError(
             f"the new rows are unlike those that the index was trained for: recall@10 {reached:.6g}, expected "
             f"{target:g} or more"

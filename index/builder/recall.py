@@ -1,10 +1,15 @@
 """Recall of a search: the share of the nearest that it found, where what is as near, or nearly the same, counts too."""
 
+import math
+
 import numpy as np
 import numpy.typing as npt
 
 from index.arrays import Positions, Scores, Vectors
 from index.segments.hits import Hits
+
+MARGIN = 3
+"""Standard errors above the target, as other queries than the measured ones may miss it."""
 
 _EQUAL = 1e-6  # rounding difference of a sum in another order
 _SAME = 0.995  # the least cosine of two images that are nearly the same
@@ -32,6 +37,11 @@ def recall(scores: Scores, exact: Scores, k: int) -> npt.NDArray[np.float64]:
     least = kth - np.where(kth >= _NEAR, _NEAR_EQUAL, _EQUAL)
     hits = (np.isfinite(scores[:, :k]) & (scores[:, :k] >= least)).sum(axis=1)
     return np.where(counts > 0, np.minimum(hits, counts) / np.maximum(counts, 1), 1.0)
+
+
+def lower_bound(recalls: npt.NDArray[np.float64], margin: float = MARGIN) -> float:
+    """The mean less `margin` standard errors."""
+    return float(recalls.mean() - margin * recalls.std() / math.sqrt(len(recalls)))
 
 
 def near_equal_recall(found: Vectors, true: Vectors) -> npt.NDArray[np.float64]:

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
@@ -12,12 +13,13 @@ import pyarrow as pa
 
 from index.arrays import Positions
 from index.builder.choose import ann_factory, factory_of
-from index.builder.segment_rows import BATCH_ROWS, check_rows_found, sampled, write_row_words, write_rows
+from index.builder.segment_rows import check_rows_found, sampled, write_row_words, write_rows
 from index.builder.tune import tune
 from index.collection.cache.checked import remember_checked, sound_key
 from index.collection.layout import ANN, ANN_OF, TILE_ANN, TILE_VECTORS, VECTORS, segment_path
 from index.collection.records import FLAT, IndexSettings, Option, SegmentRecord
-from index.collection.rows import EMBEDDING, TILES
+from index.collection.rows import EMBEDDING, TILES, conform, unify
+from index.collection.stored_rows import BATCH_ROWS
 from index.segments.exact import max_exact_rows
 from index.segments.kinds.registry import copy_index, new_index
 from index.segments.segment import Segment
@@ -56,11 +58,13 @@ class Inherited:
 
 @dataclass(frozen=True, kw_only=True)
 class SegmentJob:
-    """Everything that a worker needs to build one segment. Picklable if its source is, and nothing is inherited."""
+    """Everything that a worker needs to build one segment of the rows of some sources. Picklable if these are, and
+    nothing is inherited.
+    """
 
     storage: Storage
     name: str
-    source: RowSource
+    sources: Sequence[RowSource]
     options: Sequence[Option]
     settings: IndexSettings
     max_exact_rows: int
@@ -69,11 +73,16 @@ class SegmentJob:
 
     @property
     def rows(self) -> int:
-        return len(self.source) + self.first
+        return sum(map(len, self.sources)) + self.first
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        """The columns of all sources."""
+        return unify([source.schema for source in self.sources])
 
     @property
     def dim(self) -> int:
-        return int(self.source.schema.field(EMBEDDING).type.list_size)
+        return int(self.schema.field(EMBEDDING).type.list_size)
 
     @property
     def _base(self) -> Segment | None:
@@ -82,7 +91,7 @@ class SegmentJob:
 
     @property
     def first(self) -> int:
-        """The position of the first row of the source."""
+        """The position of the first row of the sources."""
         return self._base.ntotal if self._base else 0
 
     @property
@@ -104,9 +113,9 @@ class SegmentJob:
         home = segment_path(self.name)
         with self.storage.scratch(home) as scratch:
             sample: list[pa.RecordBatch] = []
-            step = max(1, len(self.source) // _SELF_QUERIES)
-            batches = sampled(self.source.embedded(), step, sample, self.first)
-            ntotal = write_rows(scratch, batches, self.source.schema, self._base)
+            step = max(1, (self.rows - self.first) // _SELF_QUERIES)
+            batches = sampled(self._embedded(), step, sample, self.first)
+            ntotal = write_rows(scratch, batches, self.schema, self._base)
             if ntotal == 0:
                 return None
             factory = self._add_ann(scratch, ntotal, VECTORS)
@@ -138,11 +147,15 @@ class SegmentJob:
             files=files,
         )
 
+    def _embedded(self) -> Iterator[pa.RecordBatch]:
+        for source in self.sources:
+            for batch in source.embedded():
+                yield from conform(pa.Table.from_batches([batch]), self.schema).combine_chunks().to_batches()
+
     @property
     def _tiles(self) -> int:
         """Number of tiles of each picture."""
-        schema = self.source.schema
-        return schema.field(TILES).type.list_size // self.dim if TILES in schema.names else 0
+        return self.schema.field(TILES).type.list_size // self.dim if TILES in self.schema.names else 0
 
     def _add_ann(self, folder: Path, ntotal: int, vectors: str) -> str:
         """Write the approximate index of a file of vectors beside it, if it gets one. Returns the factory."""

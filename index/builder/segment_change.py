@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
@@ -14,8 +13,10 @@ from index.builder.merge_policy import Size, choose_growth, choose_merge
 from index.builder.segment import Inherited, RowSource
 from index.collection.live_rows import LiveRows
 from index.collection.records import IndexSettings, SegmentRecord
-from index.collection.rows import conform, unify
 from index.segments.segment import Segment
+
+NewSegment: TypeAlias = tuple[Sequence[RowSource], Inherited | None]
+"""The rows of a segment that is to be built, and what it inherits."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +27,7 @@ class SegmentChange:
 
     retained: list[SegmentRecord]
     tombstones: Mapping[str, Positions]
-    new: Sequence[tuple[RowSource, Inherited | None]]
+    new: Sequence[NewSegment]
 
 
 def mark_gone(segments: Sequence[Segment], touched: pa.Array[Any]) -> None:
@@ -56,34 +57,15 @@ def plan_change(
     if with_new:
         merged.append(changed)
     inherited = None if host is None else Inherited(segment=segments[host], record=records[host], extends=extends)
-    new: list[tuple[RowSource, Inherited | None]] = [(Concatenated(merged), inherited)] if merged else []
+    new: list[NewSegment] = [(merged, inherited)] if merged else []
     if not with_new:
-        new += [(part, None) for part in changed.split(settings.segment_rows)]
+        new += [([part], None) for part in changed.split(settings.segment_rows)]
     retained = [pair for number, pair in enumerate(pairs) if number not in numbers and sizes[number].live]
     return SegmentChange(
         retained=[record.model_copy(update={"live": segment.live_count}) for record, segment in retained],
         tombstones={record.name: segment.dead_positions() for record, segment in retained},
         new=new,
     )
-
-
-@dataclass(frozen=True)
-class Concatenated:
-    """The rows of several sources, with the columns of all."""
-
-    sources: Sequence[RowSource]
-
-    def __len__(self) -> int:
-        return sum(len(source) for source in self.sources)
-
-    @cached_property
-    def schema(self) -> pa.Schema:
-        return unify([source.schema for source in self.sources])
-
-    def embedded(self) -> Iterator[pa.RecordBatch]:
-        for source in self.sources:
-            for batch in source.embedded():
-                yield from conform(pa.Table.from_batches([batch]), self.schema).combine_chunks().to_batches()
 
 
 def touched_ids(changed: LiveRows) -> pa.Array[Any]:

@@ -11,6 +11,7 @@ import pyarrow as pa
 from index.collection.layout import IDS, ROWS, TILE_VECTORS, VECTORS, WORDS
 from index.collection.records import IndexSettings
 from index.collection.rows import EMBEDDING, TILES, conform, join_batches, vectors_of
+from index.collection.stored_rows import BATCH_ROWS
 from index.errors import CollectionError, DamagedVersionError
 from index.segments.mapped_rows import write_by_id
 from index.segments.segment import Segment
@@ -18,7 +19,6 @@ from index.segments.vector_file import flat_header
 from index.words.block import BLOCK_ROWS
 from index.words.word_index import text_columns, write_words
 
-BATCH_ROWS = 16_384  # searches process one batch at a time
 _NORM_TOLERANCE = 1e-3
 _MIN_SELF_SCORE = 0.9999
 

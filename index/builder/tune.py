@@ -11,7 +11,7 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 
-from index.builder.recall import drop_own, recall
+from index.builder.recall import MARGIN, drop_own, lower_bound, recall
 from index.segments.exact import exact_neighbours
 from index.segments.kinds.kind import Parameters
 from index.segments.nearest import Part, nearest
@@ -23,7 +23,6 @@ _DEEP_K, _DEEP_STEP = 100, 4  # a quarter of the queries measures how much wider
 _FINALISTS, _LAPS = 4, 3  # the 4 fastest are timed again, 3 times
 _SLOWER = 1.1  # times the fastest: more than measuring noise
 _FEW = 0.05  # share of the queries
-_MARGIN = 3  # standard errors above the target, since the version is measured with other queries
 
 
 def tune(segment: VectorIndex, target_recall: float) -> float:
@@ -104,10 +103,10 @@ class _Trial:
         alone = self._exact[:, :_K][:, -1] < self.crowd
         return bool(self._recalls(parameters, _K, 1)[0][alone].mean() >= target_recall)
 
-    def run(self, parameters: Parameters, k: int = _K, margin: float = _MARGIN, step: int = 1) -> tuple[float, float]:
+    def run(self, parameters: Parameters, k: int = _K, margin: float = MARGIN, step: int = 1) -> tuple[float, float]:
         """The recall@k less `margin` standard errors, and the seconds taken, for every `step`-th query."""
         recalls, seconds = self._recalls(parameters, k, step)
-        return float(recalls.mean() - margin * recalls.std() / np.sqrt(len(recalls))), seconds
+        return lower_bound(recalls, margin), seconds
 
     def _recalls(self, parameters: Parameters, k: int, step: int) -> tuple[npt.NDArray[np.float64], float]:
         self.segment.tune(parameters)

@@ -3,6 +3,7 @@
 from __future__ import annotations  # pyarrow's types take arguments in its stubs alone
 
 import logging
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -26,8 +27,8 @@ from index.builder.measure import (
     score_distribution,
 )
 from index.builder.queries_file import queries_of, write_queries
-from index.builder.segment import Inherited, RowSource, SegmentJob
-from index.builder.segment_change import mark_gone, plan_change, touched_ids
+from index.builder.segment import SegmentJob
+from index.builder.segment_change import NewSegment, mark_gone, plan_change, touched_ids
 from index.collection import Collection
 from index.collection.annotations import Annotation
 from index.collection.current_file import begin_current
@@ -38,6 +39,7 @@ from index.collection.layout import (
     SEGMENTS,
     STARTED,
     TOMBSTONES,
+    VERSION,
     next_number,
     version_path,
 )
@@ -99,7 +101,7 @@ class VersionBuild:
             options = choose(len(live) * (1 + len(model.boxes)), model.dim, self.settings)
             # A requested index is used for all rows, a chosen one only for enough rows to train it.
             max_exact_rows = 0 if self.settings.factory else MIN_TRAINING_ROWS
-            new = [(part, None) for part in live.split(self.settings.segment_rows)]
+            new = [([part], None) for part in live.split(self.settings.segment_rows)]
             draft = self._draft([record for record, _ in self._build_segments(new, options, max_exact_rows)], options)
             segments = open_segments(self.collection, draft, cache.path)
             self._warn_of_words(text_columns(segments.schema, None))
@@ -150,8 +152,7 @@ class VersionBuild:
         """Measure with the base's queries, as far as the `touched` ids or the rows that approximate indexes `gained`,
         those from a position on, by the segment's number, may have changed their recall.
         """
-        path = version_path(base.version, QUERIES)
-        held_out = queries_of(base, self.storage.local_path(path) or cache / path)
+        held_out = queries_of(base, self.storage.root_here(cache) / version_path(base.version, QUERIES))
         if not held_out.fits(draft.ntotal):
             return self._finish(draft, segments, None, held_out.of("text").vectors)
         held_out = held_out.updated(touched, segments)
@@ -180,20 +181,20 @@ class VersionBuild:
             return self._publish(draft)
 
     def _build_segments(
-        self, new: Sequence[tuple[RowSource, Inherited | None]], options: Sequence[Option], max_exact_rows: int
+        self, new: Sequence[NewSegment], options: Sequence[Option], max_exact_rows: int
     ) -> list[tuple[SegmentRecord, SegmentJob]]:
         """The built segments and their jobs, without those that have no rows."""
         jobs = [
             SegmentJob(
                 storage=self.storage,
                 name=f"{self.version}-{number:02d}",
-                source=source,
+                sources=sources,
                 options=options,
                 settings=self.settings,
                 max_exact_rows=max_exact_rows,
                 inherited=inherited,
             )
-            for number, (source, inherited) in enumerate(new)
+            for number, (sources, inherited) in enumerate(new)
         ]
         return [(record, job) for record, job in zip(self.run_jobs(jobs), jobs, strict=True) if record]
 
@@ -306,7 +307,7 @@ def _reserve_version(collection: Collection) -> str:
     """A number that no version ever had. Its folder is created, so that no other build uses it."""
     folders = [*collection.storage.list(INDEX), *collection.storage.list(SEGMENTS)]
     makers = {entry.name.partition("-")[0] for entry in folders}
-    taken = {int(maker) for maker in makers if maker.isdecimal() and len(maker) == 6}  # others are not ours
+    taken = {int(maker) for maker in makers if re.fullmatch(VERSION, maker)}  # others are not ours
     version = f"{next_number(taken, 999_999):06}"
     collection.check_lease()
     collection.storage.write_atomic(version_path(version, STARTED), f"{datetime.now(UTC).isoformat()}\n".encode())

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final
 from pydantic import AfterValidator, AwareDatetime, Field, StringConstraints
 from pydantic_core import from_json
 
+from index.collection.layout import VERSION
 from index.tiles import checked_tiles
 
 MAX_RECORD: Final = 64 << 20
@@ -18,8 +19,8 @@ _MAX_SECONDS: Final = 1e12
 MAX_YEAR: Final = 9000
 """Times are before it, so that every time zone has them."""
 
-VersionName = Annotated[str, StringConstraints(pattern=r"^[0-9]{6}$")]
-SegmentName = Annotated[str, StringConstraints(pattern=r"^[0-9]{6}-[0-9]{2,6}(-[0-9]{1,3})?$")]
+VersionName = Annotated[str, StringConstraints(pattern=rf"^{VERSION}$")]
+SegmentName = Annotated[str, StringConstraints(pattern=rf"^{VERSION}-[0-9]{{2,6}}(-[0-9]{{1,3}})?$")]
 """The version whose build made it, its number in that build, and from the second attempt on the attempt."""
 RunId = Annotated[str, StringConstraints(pattern=r"^[0-9]{8}T[0-9]{6}Z-[0-9a-f]{4,16}$")]
 EntryId = Annotated[str, StringConstraints(pattern=r"^[0-9A-Za-z-]{1,64}$")]

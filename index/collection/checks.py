@@ -18,7 +18,7 @@ from index.collection.catalog.catalog import Catalog
 from index.collection.catalog.sql import parquet
 from index.collection.collection import Collection
 from index.collection.layout import CHECKS
-from index.collection.row_files import map_small, write_table
+from index.collection.row_files import is_named_by, map_small, write_table
 from index.storage import Storage
 from index.storage.scratch import Scratch
 from index.storage.storage import FileInfo
@@ -98,7 +98,7 @@ def _copy(storage: Storage, folder: Path, file: FileInfo) -> None:
     """Copy a file to a folder, unless it was altered, or was merged into a newer one meanwhile."""
     try:
         data = storage.read(file.path)
-        intact = file.path.endswith(f".{hashlib.sha256(data).hexdigest()[:16]}.parquet")
+        intact = is_named_by(file.path, hashlib.sha256(data).hexdigest())
         if intact and pq.read_schema(pa.BufferReader(data)).equals(CHECK_SCHEMA):
             (folder / file.name).write_bytes(data)
     except (FileNotFoundError, pa.ArrowException):

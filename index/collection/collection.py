@@ -29,6 +29,7 @@ from index.collection.layout import (
     RUN_STARTED,
     RUNS,
     SUPERSEDED,
+    VERSION,
     run_path,
     version_path,
 )
@@ -54,7 +55,6 @@ from index.storage.storage import canonical_address
 R = TypeVar("R", RunStart, RunManifest)
 
 _MEMBERS = {RUNS, INDEX, CURRENT}
-_VERSION = re.compile(r"[0-9]{6}")
 _RUN_ID_TIME = "%Y%m%dT%H%M%SZ"
 
 
@@ -71,12 +71,8 @@ class Snapshot:
         """The id of the newest committed run; empty if there is none."""
         return self.committed[-1].run_id if self.committed else ""
 
-    def live(self) -> LiveRows:
-        """The live rows."""
-        return self._live
-
     @cached_property
-    def _live(self) -> LiveRows:
+    def live(self) -> LiveRows:
         return LiveRows.of_runs(self.collection.storage, self.committed)
 
     def everything(self, unfinished: Sequence[RunStart] | None = None) -> Catalog:
@@ -280,7 +276,7 @@ class Collection:
 
     def versions(self) -> list[str]:
         """Complete index versions (those with a manifest), oldest first."""
-        folders = [entry for entry in self.storage.list(INDEX) if _VERSION.fullmatch(entry.name)]
+        folders = [entry for entry in self.storage.list(INDEX) if re.fullmatch(VERSION, entry.name)]
         return [entry.name for entry in folders if self._has_manifest(entry.path)]
 
     def _has_manifest(self, folder: str) -> bool:

@@ -19,6 +19,9 @@ RUNS: Final = "runs"
 SEGMENTS: Final = "index/segments"
 """Beside the versions, because several may share a segment."""
 
+VERSION: Final = "[0-9]{6}"
+"""The pattern of the name of a version."""
+
 MANIFEST: Final = "manifest.json"
 """In the folder of a run or a version: written last, so its presence is the commit."""
 

@@ -132,10 +132,10 @@ class LiveRows:
         tables = self.catalog.read(schema, f"{self._source} ORDER BY seq", max(1, len(self)), **self._choice)
         return pa.concat_tables([pa.Table.from_batches([], schema), *tables])
 
-    def embedded(self, batch_rows: int = 16_384, annotations: Sequence[LiveRows] = ()) -> Iterator[pa.RecordBatch]:
-        """The rows that have an embedding, in batches of at most `batch_rows`, with the values of their annotations."""
+    def embedded(self, annotations: Sequence[LiveRows] = ()) -> Iterator[pa.RecordBatch]:
+        """The rows that have an embedding, in batches of at most `BATCH_ROWS`, with the values of their annotations."""
         for seqs, values in self._whole_files(annotations):
-            yield from self._stored(seqs).embedded(batch_rows, values)
+            yield from self._stored(seqs).embedded(values)
 
     def _whole_files(self, annotations: Sequence[LiveRows]) -> Iterator[tuple[Seqs, pa.Table]]:
         """The places of all rows, ascending, and the values of annotations, in parts that end with the last row of a

@@ -364,21 +364,16 @@ class VersionManifest(Record):
     @property
     def below_target(self) -> bool:
         """Whether recall@10 is too low for any kind of query: such a version goes live only if promoted."""
-        return bool(self.recall_below_target)
-
-    @property
-    def recall_below_target(self) -> dict[QueryKind, float]:
-        """The recall@10 of the kinds of query that do not reach their target."""
-        recalls = {kind: record.recall for kind, record in self.kinds.items()}
-        return {kind: recall for kind, recall in recalls.items() if recall < self.settings.target_of(kind)}
+        return bool(self.missed_message)
 
     @property
     def missed_message(self) -> str:
-        """`recall_below_target` as a message."""
+        """The recall@10 of the kinds of query that do not reach their target, as a message."""
         return "; ".join(
-            f"recall@10 {recall:.6g}{'' if kind == 'image' else f' for queries of kind {kind}'}, expected "
+            f"recall@10 {record.recall:.6g}{'' if kind == 'image' else f' for queries of kind {kind}'}, expected "
             f"{self.settings.target_of(kind):g} or more"
-            for kind, recall in self.recall_below_target.items()
+            for kind, record in self.kinds.items()
+            if record.recall < self.settings.target_of(kind)
         )
 
     @property

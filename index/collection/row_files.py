@@ -144,10 +144,15 @@ def describe(storage: Storage, path: str) -> RowFile:
     with _as_damaged_run(path):
         data = storage.read(path)
         digest = hashlib.sha256(data).hexdigest()
-        if not path.endswith(f".{digest[:_TOKEN]}.parquet"):
+        if not is_named_by(path, digest):
             raise OSError("its SHA-256 is not the one in its name")
         rows = pq.read_metadata(pa.BufferReader(data)).num_rows
     return RowFile(path=path, rows=rows, size=len(data), sha256=digest)
+
+
+def is_named_by(path: str, digest: str) -> bool:
+    """Whether a file's name has the start of this SHA-256, as `write_table` gives it."""
+    return path.endswith(f".{digest[:_TOKEN]}.parquet")
 
 
 def write_table(storage: Storage, name: str, table: pa.Table, *, row_group_size: int | None = None) -> RowFile:
@@ -234,8 +239,7 @@ def copies_here(storage: Storage, files: Sequence[RowFile], folder: Path) -> lis
     """
     if damage := first_damage(storage, {file.path: file for file in files}, folder):
         raise damaged_run(damage[0], f"it {damage[1]}")
-    root = Path(storage.root) if storage.is_local else folder
-    return [root / file.path for file in files]
+    return [storage.root_here(folder) / file.path for file in files]
 
 
 V = TypeVar("V", pa.Table, pa.RecordBatch)

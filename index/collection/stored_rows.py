@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +16,9 @@ from index.collection.row_files import damaged_run, fetch, map_in_threads, open_
 from index.collection.rows import EMBEDDING, conform
 from index.errors import ModelMismatchError
 from index.storage import Storage
+
+BATCH_ROWS: Final = 16_384
+"""Rows in memory at a time. Searches process one batch at a time too."""
 
 
 @dataclass(frozen=True)
@@ -50,15 +54,15 @@ class StoredRows:
         tables = self._batches(part, fetch(self.storage, part.file), part.file.rows or 1, schema.names)
         return pa.concat_tables([schema.empty_table(), *(conform(table, schema) for table in tables)])
 
-    def embedded(self, batch_rows: int = 16_384, more: pa.Table | None = None) -> Iterator[pa.RecordBatch]:
-        """The rows that have an embedding, in batches of at most `batch_rows`; with `more` columns of all rows, each of
+    def embedded(self, more: pa.Table | None = None) -> Iterator[pa.RecordBatch]:
+        """The rows that have an embedding, in batches of at most `BATCH_ROWS`; with `more` columns of all rows, each of
         which replaces the one of its name.
         """
         more, start = pa.table({}) if more is None else more, 0
         schema = pa.schema({field.name: field for field in (*self.schema, *more.schema)}.values())
         contents = read_ahead(lambda part: fetch(self.storage, part.file), self.parts, lambda part: part.file.size)
         for part, content in zip(self.parts, contents, strict=True):
-            for table in self._batches(part, content, batch_rows):
+            for table in self._batches(part, content, BATCH_ROWS):
                 both = table, more.slice(start, len(table))
                 rows = pa.table({name: each[name] for each in both for name in each.column_names})
                 rows, start = rows.filter(rows.column(EMBEDDING).is_valid()), start + len(table)

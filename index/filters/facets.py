@@ -16,10 +16,10 @@ import pyarrow.compute as pc
 
 from index.collection.rows import FIXED_COLUMNS, is_text, is_time
 from index.errors import OptionError
-from index.filters.columns import Column, Mask
+from index.filters.columns import Column
 
 MAX_ROWS = 1_000_000
-"""Maximum number of rows that are counted; if there are more, every n-th batch is."""
+"""Maximum number of rows that are counted; if there are more, every n-th block is."""
 MAX_DISTINCT = 1_000
 """A column with more distinct values has no facet."""
 
@@ -27,8 +27,6 @@ MAX_MONTHS = 24
 """With more distinct months, the facet of a time has years."""
 
 Value: TypeAlias = str | int | bool
-Batches: TypeAlias = Iterable[tuple[pa.RecordBatch, Mask | None]]
-"""Batches, each with a mask of the rows to count; None: all."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,16 +66,17 @@ def facet_columns(schema: pa.Schema) -> list[str]:
     return [*names, "format"] if "format" in schema.names else names
 
 
-def count_values(batches: Batches, columns: Iterable[Column], max_distinct: int | None = None) -> Counts:
+def count_values(
+    batches: Iterable[pa.RecordBatch], columns: Iterable[Column], max_distinct: int | None = None
+) -> Counts:
     """Counts the values of these columns; drops a column as soon as it has too many, or values of different types."""
     counters: dict[Column, Counter[Value]] = {column: Counter() for column in columns}
     rows = 0
-    for batch, mask in batches:
-        selected = batch if mask is None else batch.filter(pa.array(mask))
-        rows += len(selected)
-        for column in list(counters) if len(selected) else []:
+    for batch in batches:
+        rows += len(batch)
+        for column in list(counters) if len(batch) else []:
             with suppress(OptionError):
-                counters[column].update(_counts(column.read(selected)))
+                counters[column].update(_counts(column.read(batch)))
                 if len(counters[column]) <= (max_distinct or MAX_DISTINCT):
                     continue
             del counters[column]
@@ -85,7 +84,7 @@ def count_values(batches: Batches, columns: Iterable[Column], max_distinct: int 
 
 
 def sampling_step(rows: int) -> int:
-    """The n for counting every n-th batch of an index with so many rows."""
+    """The n for counting every n-th block of an index with so many rows."""
     return max(1, math.ceil(rows / MAX_ROWS))
 
 

@@ -87,7 +87,7 @@ class Hit:
 
     `score` is None without a query. The whole picture (`part` 0) or its n-th tile matches. `duplicates` are ids folded
     into it. In a search for words too, `words` are those that matched, by column, and `vector_rank` is None for one of
-    the images that only have words.
+    the images that only have words. `row` is what a shard sends with it of the image's row.
     """
 
     key: Any
@@ -99,6 +99,7 @@ class Hit:
     duplicates: list[str] = field(default_factory=list)
     words: Mapping[str, tuple[str, ...]] | None = None
     vector_rank: int | None = None
+    row: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def place(self) -> tuple[Any, str, int]:

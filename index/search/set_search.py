@@ -58,7 +58,7 @@ class SetSearch:
         else:
             total, exact = len(self._members[0]), self._members[1]
         hits = self._hits() if total else []
-        facets = count_values(((batch, None) for batch in self._batches), request.facets, MAX_VALUES)
+        facets = count_values(self._batches, request.facets, MAX_VALUES)
         return SetPage(total=total, exact=exact, hits=hits, group_sizes=self._group_sizes(), facets=facets)
 
     @cached_property

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -93,11 +92,14 @@ class Shard:
         with Scratch("segments") as cache:
             return cls(SegmentedIndex(open_segments(collection, part, cache.path).parts, schema))
 
-    def page(self, request: SetRequest) -> tuple[SetPage, list[dict[str, Any]]]:
-        """Like `SetSearch.page`; and if they are few, what matches show of the hits' rows, in the same order."""
+    def page(self, request: SetRequest) -> SetPage:
+        """Like `SetSearch.page`; if they are few, the hits have what matches show of their rows."""
         page = SetSearch(self._segments, request).page()
-        positions = np.array([hit.position for hit in page.hits], np.int64)
-        return page, self.rows(positions, self._columns) if len(positions) <= _FEW else []
+        if len(page.hits) <= _FEW:
+            positions = np.array([hit.position for hit in page.hits], np.int64)
+            for hit, row in zip(page.hits, self.rows(positions, self._columns), strict=True):
+                hit.row = row
+        return page
 
     def positions(self, ids: Sequence[str]) -> Positions:
         return self._segments.positions(pa.array(ids, pa.string()))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
@@ -10,7 +9,6 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from cachetools import LRUCache
 
 from index.arrays import A, Ids, Positions, Vectors, by_part
 from index.errors import CollectionError
@@ -20,8 +18,6 @@ from index.filters.filter import Filter
 from index.search.result_set import SetPage, SetRequest
 from index.search.shard import ShardSegments
 from index.words.ranked import Statistics
-
-_MAX_ROWS = 4_096  # sent with the results of a search, until its matches need them
 
 Call: TypeAlias = tuple[str, tuple[Any, ...]]
 """A method of `Shard`, and its arguments."""
@@ -39,8 +35,6 @@ class ShardedIndex:
         self._starts = np.array([shard.start for shard in self._shards.values()], np.int64)
         self._dim = dim
         self._call = call
-        self._rows: LRUCache[int, dict[str, Any]] = LRUCache(_MAX_ROWS)
-        self._lock = threading.Lock()
         self.schema = schema
 
     def __len__(self) -> int:
@@ -59,14 +53,8 @@ class ShardedIndex:
         if request.words is not None:
             statistics = sum(self._all("word_statistics", request.words), Statistics())
             request = replace(request, words=replace(request.words, statistics=statistics))
-        pages, sent = [], dict[int, dict[str, Any]]()
-        for (page, rows), start in zip(self._all("page", request), self._starts.tolist(), strict=True):
-            pages.append(page.shifted(start))
-            sent.update(zip((hit.position for hit in pages[-1].hits), rows, strict=False))
-        merged = SetPage.merged(pages, request)
-        with self._lock:
-            self._rows.update((hit.position, sent[hit.position]) for hit in merged.hits if hit.position in sent)
-        return merged
+        pages = zip(self._all("page", request), self._starts.tolist(), strict=True)
+        return SetPage.merged([page.shifted(start) for page, start in pages], request)
 
     def positions(self, ids: pa.Array[Any]) -> Positions:
         """Positions of the live rows of these ids. -1 for an id without one, which only all shards can tell."""
@@ -91,10 +79,6 @@ class ShardedIndex:
         return self._read(np.empty(len(positions), object), positions, "sort_keys", column)
 
     def rows(self, positions: Positions, columns: Sequence[str]) -> list[dict[str, Any]]:
-        with self._lock:
-            known = [self._rows.get(position, {}) for position in positions.tolist()]
-        if all(row.keys() >= {*columns} for row in known):
-            return [{name: row[name] for name in columns} for row in known]
         return self._read(np.empty(len(positions), object), positions, "rows", list(columns)).tolist()
 
     def _all(self, method: str, *arguments: Any) -> list[Any]:

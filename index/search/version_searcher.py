@@ -233,9 +233,7 @@ class VersionSearcher:
     def _matches(
         self, hits: Sequence[Hit], fields: Sequence[str] | None = None, group_sizes: Mapping[Any, int] | None = None
     ) -> list[Match]:
-        columns = self._metadata if fields is None else dict.fromkeys(fields)
-        positions = np.array([hit.position for hit in hits], np.int64)
-        rows = self._index.rows(positions, ["uri", *columns])
+        rows = self._rows(hits, ["uri", *(self._metadata if fields is None else dict.fromkeys(fields))])
         return [
             Match(
                 image_id=hit.image_id,
@@ -251,6 +249,11 @@ class VersionSearcher:
             )
             for hit, row in zip(hits, rows, strict=True)
         ]
+
+    def _rows(self, hits: Sequence[Hit], columns: Sequence[str]) -> list[dict[str, Any]]:
+        if all(hit.row.keys() >= {*columns} for hit in hits):
+            return [{name: hit.row[name] for name in columns} for hit in hits]
+        return self._index.rows(np.array([hit.position for hit in hits], np.int64), columns)
 
 
 def _end(page: SetPage, order: Order, seen: int, first: int) -> Place:

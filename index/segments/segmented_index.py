@@ -6,7 +6,7 @@ import hashlib
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from itertools import islice, pairwise
+from itertools import pairwise
 from operator import attrgetter
 from typing import Any
 
@@ -18,13 +18,14 @@ from cachetools import LRUCache, cachedmethod
 from index.arrays import Ids, Parts, Positions, Scores, Vectors, by_part, read_parts
 from index.collection.rows import EMBEDDING, TILES, conform, number_array, unify
 from index.errors import CollectionError
-from index.filters.columns import Column, Mask
+from index.filters.columns import Column
 from index.filters.facets import Counts, count_values, sampling_step
 from index.filters.filter import Filter
 from index.segments.eligible import Eligible
 from index.segments.hits import Hits
 from index.segments.nearest import Part, nearest
 from index.segments.segment import Segment
+from index.segments.vector_file import BLOCK_ROWS
 from index.words.ranked import FoundWords, Statistics, WordQuery, WordRanking
 
 _CACHE_BYTES = 64 << 20  # of the rows that pass recent filters, a bit for each row and filter
@@ -69,8 +70,9 @@ class SegmentedIndex:
 
     def count_values(self, columns: Sequence[str], where: Filter | None = None) -> Counts:
         """How many rows have each value of these columns, counted in a sample if there are many rows."""
-        allowed: Sequence[Eligible | None] = self.eligible(where) or [segment.live for segment in self.parts]
-        sample = islice(self._masked(allowed), 0, None, sampling_step(self.ntotal))
+        positions = self.eligible_positions(self.eligible(where))
+        blocks = np.split(positions, np.searchsorted(positions, np.arange(BLOCK_ROWS, self.ntotal, BLOCK_ROWS)))
+        sample = self.batches_at(np.concatenate(blocks[:: sampling_step(self.ntotal)]), ["image_id", *columns])
         return count_values(sample, [Column.of(self.schema.field(name)) for name in columns])
 
     def batches_at(self, positions: Positions, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
@@ -95,13 +97,6 @@ class SegmentedIndex:
         return pa.concat_tables(
             [pa.Table.from_batches([], schema), *(conform(pa.Table.from_batches([batch]), schema) for batch in batches)]
         )
-
-    def _masked(self, allowed: Sequence[Eligible | None]) -> Iterator[tuple[pa.RecordBatch, Mask | None]]:
-        for segment, rows in zip(self.parts, allowed, strict=True):
-            mask, start = None if rows is None else rows.mask, 0
-            for batch in segment.batches:
-                yield batch, None if mask is None else mask[start : start + len(batch)]
-                start += len(batch)
 
     def sort_keys(self, positions: Positions, column: Column) -> npt.NDArray[np.object_]:
         """What the rows at these positions, which ascend, are sorted by."""
@@ -210,17 +205,14 @@ class SegmentedIndex:
         return sum(rows.count for rows in eligible) - sum(among)
 
     def live_positions(self, numbers: npt.NDArray[np.int64] | None = None) -> Positions:
-        """Positions of the live rows, or of those with these numbers (ascending) among the live rows."""
+        """Positions of the live rows, or of those with these numbers among the live rows."""
         if numbers is None:
             parts = zip(self.parts, self._starts, strict=False)
             return np.concatenate([segment.live_positions() + start for segment, start in parts])
         firsts = np.cumsum([0, *(segment.live_count for segment in self.parts)])
-        cuts = pairwise(np.searchsorted(numbers, firsts).tolist())
-        return np.concatenate(
-            [
-                segment.live_positions()[numbers[low:high] - first] + start
-                for segment, (low, high), first, start in zip(self.parts, cuts, firsts, self._starts, strict=False)
-            ]
+        live = np.empty(len(numbers), np.int64)
+        return read_parts(
+            live, numbers, firsts, lambda n, local: self.parts[n].live_positions()[local] + self._starts[n]
         )
 
     def positions(self, ids: pa.Array[Any]) -> Positions:

@@ -3,6 +3,7 @@ file without losing other updates.
 """
 
 import fcntl
+import hashlib
 import os
 import stat
 import uuid
@@ -79,6 +80,12 @@ def read_file(path: str, max_bytes: int) -> bytes:
     if content is None or len(content) > max_bytes:
         raise UnsafeFileError(f"{path} has more than {max_bytes:,} bytes, the most that such a file has: remove it")
     return content
+
+
+def sha256_of(path: Path) -> str:
+    """Hex digest of a file, read in pieces that fit into the processor's cache."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def write_atomic(target: Path, data: bytes, *, mode: int = 0o666) -> None:

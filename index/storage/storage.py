@@ -230,9 +230,6 @@ class Storage:
 
     def sha256(self, path: str) -> str:
         """Hex digest of a file, read in pieces."""
-        if local := self.local_path(path):
-            with local.open("rb") as file:  # its pieces fit into the processor's cache
-                return hashlib.file_digest(file, "sha256").hexdigest()
         digest = hashlib.sha256()
         with self.open_input(path) as file:
             while chunk := file.read(MAX_AT_ONCE):
@@ -284,6 +281,10 @@ class Storage:
     def local_path(self, path: str) -> Path | None:
         """The path of a file on this machine; None in a bucket."""
         return Path(self._checked(path)) if self.is_local else None
+
+    def root_here(self, linked: Path) -> Path:
+        """The folder with the files on this machine: `root`, or for a bucket the one below which they were `linked`."""
+        return Path(self.root) if self.is_local else linked
 
     def create_folder(self, path: str = "") -> None:
         """Create a folder; does nothing in a bucket, which has none."""

@@ -1,6 +1,5 @@
 """The files of an index version: their paths and records, and reading and writing tombstones."""
 
-import hashlib
 from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
@@ -16,11 +15,11 @@ from index.collection.records import FileRecord, VersionManifest
 from index.collection.rows import numbers_of, text_array
 from index.storage import Storage
 from index.storage.arrow_file import read_batches, require_columns
+from index.storage.disk import sha256_of
 
 
 def file_record(path: Path) -> FileRecord:
-    with path.open("rb") as file:
-        return FileRecord(size=path.stat().st_size, sha256=hashlib.file_digest(file, "sha256").hexdigest())
+    return FileRecord(size=path.stat().st_size, sha256=sha256_of(path))
 
 
 def store_file(storage: Storage, file: Path, path: str) -> FileRecord:

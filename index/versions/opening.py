@@ -50,16 +50,14 @@ def open_segments(
     already, with the tombstones of this version, are not opened again.
     """
     known = {segment.folder.name: segment for segment in opened}
-    if not collection.storage.bucket:
-        check_version(collection, manifest, verify=verify)
-        return _map_segments(Path(collection.storage.root), manifest, known, verify=verify)
+    root = collection.storage.root_here(cache)
     for _ in range(_ATTEMPTS):
         check_version(collection, manifest, verify=verify, here=cache)
         try:
-            return _map_segments(cache, manifest, known, verify=verify)
+            return _map_segments(root, manifest, known, verify=verify)
         except (DamagedVersionError, FileNotFoundError):
             # If `cache` is on another disk, its files are symbolic links, whose targets may just have been removed.
-            if all((cache / path).is_file() for path in version_files(manifest)):
+            if all((root / path).is_file() for path in version_files(manifest)):
                 raise
     raise cache_too_small(FileCache.from_environment().folder)
 

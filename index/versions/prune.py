@@ -38,7 +38,7 @@ NFS loses deleted files."""
 FORGOTTEN_AFTER = timedelta(days=30)
 """An unfinished run is given up after so long without a write: a change of models may take weeks, with pauses."""
 
-_FOLDER = re.compile(r"index/(?:([0-9]{6})|segments/([0-9]{6})-[0-9-]+)(?=/|$)")
+_FOLDER = re.compile(rf"index/(?:({layout.VERSION})|segments/({layout.VERSION})-[0-9-]+)(?=/|$)")
 """A version's or segment's folder. The groups are the version whose build made it. Other folders are not ours."""
 
 _IN_RUN = re.compile(

@@ -86,7 +86,7 @@ class Annotate:
         model = collection_model(self.collection, snapshot.committed)
         if model is None:
             raise UsageError(f"nothing is embedded yet in {self.collection.location}: run `likeness embed` first")
-        return snapshot.live().of_model(model), model
+        return snapshot.live.of_model(model), model
 
     def annotate(self, name: str, recipe: Recipe, live: LiveRows) -> EmbedReport:
         """Bring the columns of a predictor up to date, without publishing them; raises like `write_columns`."""
@@ -97,7 +97,7 @@ class Annotate:
         plan = plan_annotation(live, snapshot, recipe)
         if plan.done:
             return EmbedReport.of(plan)
-        known = snapshot.live().catalog
+        known = snapshot.live.catalog
         earlier = [number for number, run in enumerate(known.runs) if run.model.agrees_with(plan.model)]
         learned = self._learned(name, recipe, log, live, begun=bool(earlier or plan.run))
         plan = replace(plan, run=plan.run or log.start_run(SOURCE, plan.model))

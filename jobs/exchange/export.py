@@ -16,6 +16,7 @@ from index.arrays import Vectors
 from index.collection import Collection
 from index.collection.annotations import list_annotations, rows_with_values
 from index.collection.rows import EMBEDDING, REJECT_COLUMNS, TILES, filterable, join_batches, vectors_of
+from index.collection.stored_rows import BATCH_ROWS
 from index.errors import EmptyCollectionError
 from index.filters.filter import Filter
 from index.storage.bucket_address import without_secrets
@@ -34,7 +35,6 @@ MODEL_KEY: Final = b"likeness.model"
 """Key in a Parquet file's metadata; its value is the model's record as JSON."""
 
 _SCRATCH: Final = ".likeness-export-"
-_ROWS = 16_384  # rows in memory, and in a row group
 
 
 def export(
@@ -54,11 +54,11 @@ def export(
     """
     target = _require_new(folder)
     snapshot = collection.snapshot()
-    live, count = snapshot.live(), 0
+    live, count = snapshot.live, 0
     annotations = rows_with_values(list_annotations(collection))
     with _all_or_nothing(target) as output, ExitStack() as files:
         writer = None
-        for batch in join_batches(live.embedded(_ROWS, annotations), _ROWS):
+        for batch in join_batches(live.embedded(annotations), BATCH_ROWS):
             table = pa.Table.from_batches([batch])
             if where is not None:
                 table = table.filter(pa.array(Filter.parse(where, filterable(table.schema)).mask(batch)))

@@ -46,7 +46,7 @@ def run_on_ray(address: str | None, console: Console, on: str | None = None) -> 
 
 def _pays_on_ray(jobs: Sequence[SegmentJob], on: str | None) -> bool:
     # A merge reads segments that are open in this process, and pickling would copy them in full.
-    if not jobs or not all(isinstance(job.source, StoredRows) for job in jobs):
+    if not jobs or not all(isinstance(source, StoredRows) for job in jobs for source in job.sources):
         return False
     if on:
         return on == "ray"

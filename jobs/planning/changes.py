@@ -61,7 +61,7 @@ class SourceChange:
 
 def compare(listing: Listing, snapshot: Snapshot, job: PlannedJob) -> SourceChange:
     """Compare a listing with the rows, without writing anything."""
-    catalog = snapshot.live().catalog
+    catalog = snapshot.live.catalog
     decisions = _decide(listing, snapshot, job, catalog)
     sources = [each.source for each in decisions]
     usable = [run for run in snapshot.unfinished if run.source in sources and run.model.agrees_with(job.model)]

@@ -38,6 +38,6 @@ def leave_out_recent(listing: Listing, snapshot: Snapshot, settle_s: float) -> t
     [found] = listing.catalog.table(_RECENT.format(listing=listing.view, recent=recent)).to_pylist()
     if not found["files"]:
         return listing, 0, False
-    rows = snapshot.live().catalog
+    rows = snapshot.live.catalog
     known = listing.catalog.store(_KNOWN.format(listing=listing.view, rows=rows.name, recent=recent))
     return listing.changed(_SETTLED.replace("{recent}", known.sql)), found["files"], found["have_parts"]

@@ -182,7 +182,7 @@ def _annotation_facts(collection: "Collection") -> list[dict[str, Any]]:
     version, snapshot = live_manifest(collection), collection.snapshot()
     indexed = version.annotations if version else {}
     model = collection_model(collection, snapshot.committed)
-    images = snapshot.live().of_model(model) if model else snapshot.live()
+    images = snapshot.live.of_model(model) if model else snapshot.live
     facts = []
     for annotation in annotations:
         rows, last_run = annotation.rows, annotation.runs[-1]

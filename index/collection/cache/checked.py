@@ -6,7 +6,7 @@ import hashlib
 import os
 import stat
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -15,6 +15,7 @@ from index.collection.cache.cache_folder import cache_folder
 from index.collection.records import FileRecord
 from index.errors import CollectionError, UnsafeFileError
 from index.storage import Storage
+from index.storage.disk import sha256_of
 
 _SUFFIX: Final = ".checked"
 _VALID_S: Final = 7 * 86_400
@@ -41,7 +42,7 @@ def problem_of(storage: Storage, path: str, record: FileRecord, *, verify: bool 
         if (size := storage.size(path)) != record.size:
             return f"has {size:,} bytes, expected {record.size:,}"
         local = storage.local_path(path)
-        if not verify or (local and is_unaltered(local, record.sha256, lambda: storage.sha256(path))):
+        if not verify or (local and is_unaltered(local, record.sha256)):
             return None
         altered = local is not None or storage.sha256(path) != record.sha256
     except FileNotFoundError:
@@ -51,15 +52,13 @@ def problem_of(storage: Storage, path: str, record: FileRecord, *, verify: bool 
     return "has been altered: its SHA-256 is not the recorded one" if altered else None
 
 
-def is_unaltered(path: Path, digest: str, read: Callable[[], str], *, is_cached: bool = False) -> bool:
-    """Whether a file of this machine has this digest, as `read` works it out; that is not called if the answer is
-    remembered.
-    """
+def is_unaltered(path: Path, digest: str, *, is_cached: bool = False) -> bool:
+    """Whether a file of this machine has this digest. It is not read if the answer is remembered."""
     found = path.lstat()
     if is_checked(key := _unaltered_key(path, digest, found, is_cached=is_cached)):
         return True
     settled = _is_settled(found, is_cached=is_cached)
-    unaltered = read() == digest
+    unaltered = sha256_of(path) == digest
     if settled and unaltered and key == _unaltered_key(path, digest, path.lstat(), is_cached=is_cached):
         remember_checked([key])  # it was not written to meanwhile
     return unaltered

@@ -180,13 +180,9 @@ def cache_too_small(folder: Path) -> CollectionError:
 
 
 def _is_intact(path: Path, record: FileRecord, *, verify: bool) -> bool:
-    def digest() -> str:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-
     try:
         same_size = path.stat().st_size == record.size
-        return same_size and (not verify or is_unaltered(path, record.sha256, digest, is_cached=True))
+        return same_size and (not verify or is_unaltered(path, record.sha256, is_cached=True))
     except FileNotFoundError:
         return False
 

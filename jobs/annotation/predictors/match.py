@@ -137,7 +137,7 @@ def write_pairs(collection: Collection, name: str, other: Collection, file: Path
     if not runs:
         raise UsageError(f"{collection.location} has no images with a vector, so {file} is not written")
     values = Annotation(name, log, runs).rows
-    images, others = (each.snapshot().live() for each in (collection, other))
+    images, others = (each.snapshot().live for each in (collection, other))
     if source:
         images = images.of_source(canonical_address(Storage.open(source).location))
     lists = {column: values.catalog.aliases[f"{name}_{column}"] for column in ("ids", "scores")}

@@ -40,7 +40,7 @@ def check_searches(
     environment, by their names. Columns of annotations that have yet to be made may be anything, and ids of images may
     have yet to come.
     """
-    live = [collection.snapshot().live().catalog.schema_of()] if collection.runs() else []
+    live = [collection.snapshot().live.catalog.schema_of()] if collection.runs() else []
     exif = pa.schema(list(map(pa.field, EXIF_TYPES, EXIF_TYPES.values()))) if spec.exif else pa.schema([])
     annotations = (each.schema_of(each.metadata) for each in _other_annotations(collection))
     schema = _filterable(listing, exif, *live, *annotations)

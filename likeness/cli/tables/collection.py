@@ -49,7 +49,7 @@ def reject_cells(row: Mapping[str, Any]) -> tuple[str, ...]:
 def collection_facts(collection: Collection) -> dict[str, Any]:
     """What `likeness info` prints, ready for JSON."""
     snapshot = collection.snapshot()
-    live = snapshot.live()
+    live = snapshot.live
     catalog = live.catalog
     [counts] = catalog.table(_COUNTS).to_pylist()
     model = collection_model(collection, snapshot.committed)

@@ -30,7 +30,6 @@ from index.collection.merged.sets import MANIFEST_PATH, MergedManifest
 from index.collection.records import RunStart
 from index.collection.rows import EMBEDDING, JSON, TILES
 from index.errors import CollectionError, DamagedRunError
-from index.storage import Storage
 from tests.support.collections.hand_made import MODEL, add_run, rows
 from tests.support.collections.s3_server import Bucket
 
@@ -38,7 +37,7 @@ NOON = dt.datetime(2026, 11, 26, 12, tzinfo=dt.UTC)
 
 
 def catalog_of(collection: Collection) -> Catalog:
-    return collection.snapshot().live().catalog
+    return collection.snapshot().live.catalog
 
 
 def test_a_catalog_may_end_where_a_pool_takes_work(collection: Collection) -> None:
@@ -82,10 +81,10 @@ def test_an_altered_file_is_named(collection: Collection, number: int) -> None:
     for content in (bytes(data), bytes(data[:-1]), b""):
         path.write_bytes(content)
         with pytest.raises(DamagedRunError, match=f"{file.path} cannot be read"):
-            collection.snapshot().live()
+            len(collection.snapshot().live)
     path.unlink()
     with pytest.raises(DamagedRunError, match=f"{file.path} cannot be read"):
-        collection.snapshot().live()
+        len(collection.snapshot().live)
 
 
 def test_names_that_differ_in_case_alone_and_names_of_sql_stay_apart(collection: Collection) -> None:
@@ -287,17 +286,17 @@ def test_facts_are_checked_once_and_again_when_they_were_written_to(
     collection: Collection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = add_run(collection, rows(["a", "b"]), deletes=["c"])
-    collection.snapshot().live()
+    len(collection.snapshot().live)
     with monkeypatch.context() as patch:
-        patch.setattr(Storage, "sha256", lambda *_: "0" * 64)
+        patch.setattr(hashlib, "file_digest", None)
         patch.setattr(checked, "_known", {})  # as in another process
-        assert len(collection.snapshot().live()) == 2
+        assert len(collection.snapshot().live) == 2
     path = Path(collection.location) / run.facts[0].path
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
     with pytest.raises(DamagedRunError, match="it has been altered"):
-        collection.snapshot().live()
+        len(collection.snapshot().live)
 
 
 @pytest.mark.usefixtures("checked_at_once")
@@ -306,17 +305,17 @@ def test_facts_of_a_bucket_come_once_and_are_checked_once(bucket: Bucket, monkey
     run = add_run(collection, rows(["a", "b"]), deletes=["c"])
     named = run.facts
     for _ in range(2):
-        assert len(collection.snapshot().live()) == 2
+        assert len(collection.snapshot().live) == 2
     with monkeypatch.context() as patch:
         patch.setattr(hashlib, "file_digest", None)
         patch.setattr(checked, "_known", {})
         for file in named:
             collection.storage.delete(file.path)
-        assert len(collection.snapshot().live()) == 2
+        assert len(collection.snapshot().live) == 2
     cached = FileCache.from_environment().folder / run.facts[0].sha256
     cached.write_bytes(b"x" + cached.read_bytes()[1:])
     with pytest.raises(DamagedRunError, match=rf"{run.facts[0].path} cannot be read \(it is missing\)"):
-        collection.snapshot().live()
+        len(collection.snapshot().live)
 
 
 def test_facts_damaged_in_a_bucket_are_named(bucket: Bucket) -> None:
@@ -325,7 +324,7 @@ def test_facts_damaged_in_a_bucket_are_named(bucket: Bucket) -> None:
     data = collection.storage.read(facts.path)
     collection.storage.write_atomic(facts.path, data[:-1] + b"?")
     with pytest.raises(DamagedRunError, match=rf"{facts.path} cannot be read \(it has been altered"):
-        collection.snapshot().live()
+        len(collection.snapshot().live)
 
 
 def test_rows_are_grouped_in_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

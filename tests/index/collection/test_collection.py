@@ -14,8 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from index.builder.segment_change import touched_ids
-from index.collection import Collection, bounds, row_files
+from index.collection import Collection, bounds, row_files, stored_rows
 from index.collection.annotations import annotation_log, list_annotations
+from index.collection.cache import checked
 from index.collection.live_rows import LiveRows
 from index.collection.records import ModelRecord, RowFile
 from index.collection.rows import FIXED_COLUMNS, metadata_columns, row_schema
@@ -227,8 +228,10 @@ def test_files_that_no_manifest_names_are_not_read(collection: Collection) -> No
 
 def test_a_file_of_another_user_is_not_called_damaged(collection: Collection, monkeypatch: pytest.MonkeyPatch) -> None:
     run = add_run(collection, rows(["a"]))
-    for name in ("open_input", "read", "sha256"):
-        monkeypatch.setattr(Storage, name, Mock(side_effect=PermissionError(errno.EACCES, "Permission denied")))
+    denied = Mock(side_effect=PermissionError(errno.EACCES, "Permission denied"))
+    monkeypatch.setattr(checked, "sha256_of", denied)
+    for name in ("open_input", "read"):
+        monkeypatch.setattr(Storage, name, denied)
     with pytest.raises(PermissionError):
         LiveRows.of_runs(collection.storage, [run])
     with pytest.raises(PermissionError):
@@ -277,9 +280,10 @@ def test_vectors_are_streamed_in_order(
 ) -> None:
     monkeypatch.setattr(row_files, "_WHOLE", whole)
     monkeypatch.setattr(row_files, "BYTES_AHEAD", ahead)
+    monkeypatch.setattr(stored_rows, "BATCH_ROWS", 2)
     run = add_run(collection, rows(["a", "b", "c"]), rows(["d"]), rows(["e", "f"]))
     add_run(collection, rows(["b"]), deletes=["f"])
-    embedded = pa.Table.from_batches(newest_rows(collection).embedded(batch_rows=2))
+    embedded = pa.Table.from_batches(newest_rows(collection).embedded())
     assert embedded["image_id"].to_pylist() == ["a", "c", "d", "e", "b"]
     _, file, _ = collection.files_of(run)
     path = Path(collection.location) / file.path

@@ -58,7 +58,7 @@ def build(folder: Path, vectors: npt.NDArray[np.float32], settings: IndexSetting
     job = SegmentJob(
         storage=Storage.open(folder),
         name="000001-00",
-        source=Rows(vectors),
+        sources=[Rows(vectors)],
         options=choose(len(vectors), vectors.shape[1], settings),
         settings=settings,
         max_exact_rows=0 if settings.factory else max_exact_rows(settings, vectors.shape[1]),
@@ -234,7 +234,10 @@ def test_live_rows_are_found_by_id(tmp_path: Path) -> None:
     segment = open_segment(tmp_path, record, tombstones=np.array([3, 750]))
     found = segment.positions(pa.array(["999", "3", "none", "0", "750", "700"]))
     assert found.tolist() == [999, -1, -1, 0, -1, 700]
-    assert segment.rows(np.array([700, 2])) == [{"image_id": "700", "parity": 0}, {"image_id": "2", "parity": 0}]
+    assert segment.rows(np.array([700, 2]), ["image_id", "parity"]) == [
+        {"image_id": "700", "parity": 0},
+        {"image_id": "2", "parity": 0},
+    ]
     assert segment.ids(np.array([999, 0, 350])).tolist() == ["999", "0", "350"]
     assert np.allclose(segment.vectors(np.array([7, 2, 7])), vectors[[7, 2, 7]], atol=1e-6)
     assert (len(segment), segment.ntotal, segment.dead_positions().tolist()) == (ROWS - 2, ROWS, [3, 750])

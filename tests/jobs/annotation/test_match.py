@@ -212,7 +212,7 @@ def test_a_job_killed_ten_times_matches_every_image_once(
     [run] = log.runs()
     written = written_rows(log, run, log.files_of(run)).read(["image_id"])
     assert sorted(map(str, written["image_id"].to_pylist())) == ids
-    annotated = log.snapshot().live().read(["image_id", "seen_ids"]).to_pylist()
+    annotated = log.snapshot().live.read(["image_id", "seen_ids"]).to_pylist()
     expected = exact(vectors, VECTORS, OTHERS, 2)
     assert {str(row["image_id"]): row["seen_ids"] for row in annotated} == {
         key: [match for match, _ in pairs] for key, pairs in zip(ids, expected, strict=True)
@@ -239,7 +239,7 @@ def test_columns_of_stored_vectors_are_the_same_on_ray(
             done = run(*command, "--name", f"{name}_{on}", "--on", on)
             assert "30 of 30 images annotated" in done.out, done.err
             assert ("on Ray: as requested" in done.out) == (on == "ray")
-        here, there = (annotation_log(own, f"{name}_{on}").snapshot().live() for on in ("local", "ray"))
+        here, there = (annotation_log(own, f"{name}_{on}").snapshot().live for on in ("local", "ray"))
         [written] = annotation_log(own, f"{name}_ray").runs()
         assert sorted(file.rows for file in annotation_log(own, f"{name}_ray").files_of(written)) == [2, 7, 7, 7, 7]
         tables = [live.read(["image_id", *live.metadata]).sort_by("image_id") for live in (here, there)]

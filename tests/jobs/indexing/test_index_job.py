@@ -65,7 +65,7 @@ def jobs_of(collection: Collection, settings: IndexSettings = SETTINGS) -> list[
         SegmentJob(
             storage=collection.storage,
             name=f"000001-{number:02d}",
-            source=share,
+            sources=[share],
             options=options,
             settings=settings,
             max_exact_rows=0,
@@ -129,7 +129,7 @@ def await_notes(notes: Path) -> None:
 
 def after(job: SegmentJob, before: Callable[..., None], *arguments: Any) -> SegmentJob:
     """The job, with a source that calls `before` before it yields its rows."""
-    return replace(job, source=Source(job.source, partial(before, *arguments)))
+    return replace(job, sources=[Source(job.sources[0], partial(before, *arguments))])
 
 
 @pytest.mark.usefixtures("cluster")

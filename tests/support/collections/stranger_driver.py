@@ -50,9 +50,9 @@ def _search(searcher: Searcher, collection: Collection) -> None:
 
 def _read_runs(collection: Collection) -> None:
     snapshot = collection.snapshot()
-    for _ in snapshot.live().embedded():
+    for _ in snapshot.live.embedded():
         pass
-    snapshot.live().read()
+    snapshot.live.read()
     for run in snapshot.unfinished:
         written_rows(collection, run, collection.written_files(run)).read()
 

@@ -31,7 +31,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Files:
 
 @pytest.fixture
 def every_read_is_wrong(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Storage, "sha256", lambda *_: "0" * 64)
+    monkeypatch.setattr(checked, "sha256_of", lambda _: "0" * 64)
 
 
 def damage(folder: Path, files: Files) -> tuple[str, str] | None:
@@ -113,7 +113,7 @@ def test_a_file_that_was_just_written_is_read_again(tmp_path: Path, monkeypatch:
     (tmp_path / "a").write_bytes(b"a")
     record = {"a": file_record(tmp_path / "a")}
     assert damage(tmp_path, record) is None
-    monkeypatch.setattr(Storage, "sha256", lambda *_: "0" * 64)
+    monkeypatch.setattr(checked, "sha256_of", lambda _: "0" * 64)
     assert damage(tmp_path, record) == ("a", ALTERED)
 
 
@@ -121,7 +121,7 @@ def test_a_file_that_was_stored_here_is_not_read_again_until_it_is_altered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LIKENESS_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(Storage, "sha256", lambda *_: "0" * 64)
+    monkeypatch.setattr(checked, "sha256_of", lambda _: "0" * 64)
     storage = Storage.open(str(tmp_path))
     with storage.scratch("") as scratch:
         (scratch / "new").write_bytes(b"a" * 1_000)
@@ -139,7 +139,7 @@ def test_a_file_that_was_written_under_its_name_is_not_taken_for_one_that_was_st
     (tmp_path / "a").write_bytes(b"a")
     record = file_record(tmp_path / "a")
     checked.remember_written(tmp_path / "a", record.sha256)
-    monkeypatch.setattr(Storage, "sha256", lambda *_: "0" * 64)
+    monkeypatch.setattr(checked, "sha256_of", lambda _: "0" * 64)
     assert damage(tmp_path, {"a": record}) == ("a", ALTERED)
 
 
@@ -151,5 +151,5 @@ def test_without_a_cache_a_file_is_read_each_time(tmp_path: Path, monkeypatch: p
     record = {"a": file_record(tmp_path / "a")}
     assert damage(tmp_path, record) is None
     monkeypatch.setattr(checked, "_known", {})
-    monkeypatch.setattr(Storage, "sha256", lambda *_: "0" * 64)
+    monkeypatch.setattr(checked, "sha256_of", lambda _: "0" * 64)
     assert damage(tmp_path, record) == ("a", ALTERED)
