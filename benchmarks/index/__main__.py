@@ -10,7 +10,7 @@ two sets of vectors, `clusters` in few dimensions and a `cone` with the shape of
 - time of an update and recall after updates; recall of filtered searches.
 
 With `--nights 300` it measures ageing instead: nights of 100 added and 20 deleted rows, each compared with a fresh
-build of the same rows. With `--near-equal 0.02`, the largest set has so many rows that are nearly alike.
+build of the same rows.
 """
 
 import os
@@ -26,7 +26,6 @@ from benchmarks.common.process import CORES, can_limit_memory, in_new_process, s
 from benchmarks.common.report import Report, run
 from benchmarks.index.ageing import Ageing, report_ageing
 from benchmarks.index.findings import Costs, report_filters, report_kinds, report_standings, report_texts
-from benchmarks.index.near_equal import measure_crowd
 from benchmarks.index.plot import draw
 from benchmarks.index.race import Race, Standing
 from benchmarks.index.recall import exact, intrinsic_dimension, local_dimension
@@ -129,10 +128,6 @@ def _costs(seconds: float, cpu: float, size: int, vectors: Vectors) -> Costs:
 
 def main(report: Report, folder: Path, options: Any) -> None:
     plan = QUICK if options.quick else Plan(rows=sorted(int(rows) for rows in options.rows.split(",")))
-    if options.near_equal:
-        rows = plan.rows[-1]
-        measure_crowd(rows, options.near_equal, plan.settings, folder, report.about(f"{rows:,} clusters"))
-        return
     if missing() and not options.nights:
         print(f"Not installed: {', '.join(missing())}; pip install -c constraints.txt -e '.[rivals]'")
     standings = {}
@@ -160,7 +155,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "--rows": {"default": "100000,1000000", "help": "sizes of the sets, smallest first"},
     "--data": {"default": ",".join(_DATA), "help": "the sets"},
     "--nights": {"type": int, "default": 0, "help": "measure ageing, over so many nights; 60 with --quick"},
-    "--near-equal": {"type": float, "default": 0.0, "help": "measure a set with such a share of near-equal rows"},
     "--plot": {"type": Path, "help": "draw CPU time against recall into this file"},
 }
 if __name__ == "__main__":
