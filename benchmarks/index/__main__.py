@@ -25,7 +25,7 @@ import numpy as np
 
 from benchmarks.common.clustered import Clustered, Vectors, add_rows
 from benchmarks.common.cone import Cone
-from benchmarks.common.process import CORES, can_limit_memory, in_new_process, spent
+from benchmarks.common.process import CORES, in_new_process, spent
 from benchmarks.common.report import Report, run
 from benchmarks.index.ageing import Aged, Ageing, report_ageing
 from benchmarks.index.findings import Costs, report_filters, report_kinds, report_standings, report_texts
@@ -44,7 +44,6 @@ _DATA: dict[str, Clustered] = {"clusters": Clustered(), "cone": Cone()}
 _DIMS = {"clusters": 64, "cone": 128}  # principal dimensions that rivals search
 _TARGET, _TEXT_TARGET = 0.99, 0.98
 _QUICK_NIGHTS = 60
-_BEYOND = 1_350_000_000  # bytes for a build in addition to its index, without libraries loaded before
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,14 +69,12 @@ QUICK = Plan(rows=[20_000], rounds=1, singles=200, updates=3, latency_ms=1.0, at
 
 
 def measure(name: str, rows: int, plan: Plan, folder: Path, report: Report) -> list[Standing]:
-    """Everything about a set of `rows` vectors; updates for the smallest set only, limited memory for the largest."""
+    """Everything about a set of `rows` vectors; updates for the smallest set only."""
     data = _DATA[name]
     largest, collection = rows == plan.rows[-1], Collection.create_or_open(str(folder / "collection"))
     add_rows(collection, data, range(rows))
     built = in_new_process(build, collection.location, plan.settings, data)
-    manifest, confined = built.manifest, None
-    if largest and can_limit_memory():
-        confined = in_new_process(build, collection.location, plan.settings, data, manifest.memory + _BEYOND)
+    manifest = built.manifest
     vectors, queries, texts = data.array(rows), data.queries(plan.queries), data.kind("text", plan.queries)
     scores, truth = exact(queries, vectors, 10)
     report.values(
@@ -99,7 +96,7 @@ def measure(name: str, rows: int, plan: Plan, folder: Path, report: Report) -> l
     report_texts(report, race.run(with_texts), plan.at_size)
     searcher = Searcher.open(collection)
     report_kinds(report, searcher, list(zip(rivals, standings[2:], strict=True)), data, vectors)
-    report_build(report, built, confined, costs[Ours.name]["build_s"], plan.at_size and largest)
+    report_build(report, built, costs[Ours.name]["build_s"], plan.at_size and largest)
     report_filters(report, searcher, data, vectors, {"image": queries, "text": texts})
     if rows == plan.rows[0]:
         update_often(report, data, rows, plan, folder)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,7 @@ import faiss
 import numpy as np
 
 from benchmarks.common.clustered import Clustered, Rows, Vectors
-from benchmarks.common.process import limited_memory, memory_status, peak_rss, seconds_of, spent
+from benchmarks.common.process import memory_status, peak_rss, seconds_of, spent
 from benchmarks.common.report import Report
 from index.builder.build_index import build_index
 from index.builder.segment import write_ann
@@ -41,11 +41,11 @@ class Built:
     peak_anonymous: int
 
 
-def build(location: str, settings: IndexSettings, data: Clustered, limit: int | None = None) -> Built:
-    """Measure `build_index` from all rows, optionally with a hard limit on memory, pages of files included."""
+def build(location: str, settings: IndexSettings, data: Clustered) -> Built:
+    """Measure `build_index` from all rows."""
     texts = partial(data.kind, "text", 400, 4_000)
     work = partial(build_index, Collection.open(location), settings, rebuild=True, texts=texts)
-    with limited_memory(limit) if limit else nullcontext(), _watched() as anonymous:
+    with _watched() as anonymous:
         manifest, seconds, cpu = spent(work)
     return Built(
         manifest=manifest, seconds=seconds, cpu_seconds=cpu, peak_rss=peak_rss(), peak_anonymous=max(anonymous)
@@ -88,23 +88,19 @@ def train_and_add(collection: Collection, manifest: VersionManifest, threads: in
     return seconds
 
 
-def report_build(report: Report, built: Built, confined: Built | None, seconds: float, at_size: bool) -> None:
-    """Costs of a build; `confined` is one with a hard limit on memory. `seconds` are for training and adding only, from
-    disk to disk.
-    """
+def report_build(report: Report, built: Built, seconds: float, at_size: bool) -> None:
+    """Costs of a build; `seconds` are for training and adding only, from disk to disk."""
     report.values(
         "seconds to build on all cores",
         {
             "train, add and write, from vectors on disk": seconds,
             "complete, from Parquet to a tuned, measured, checksummed version": built.seconds,
             "CPU seconds of the complete build": built.cpu_seconds,
-            "complete, limited to 1.35 GB beyond the index": confined.seconds if confined else None,
         },
     )
     if at_size:
-        # Linux keeps mapped pages of files in memory until it needs the space, so a limit makes this smaller.
-        beyond = (confined or built).peak_rss - built.manifest.memory
-        report.at_most("GB to build beyond the index", beyond / 1e9, 1.5)
+        # Without mapped pages of files, which Linux keeps in memory only until it needs the space.
+        report.at_most("GB to build beyond the index", (built.peak_anonymous - built.manifest.memory) / 1e9, 1.5)
 
 
 def rows_found(searcher: Searcher, queries: Vectors, where: dict[str, Any] | None, kind: QueryKind = "image") -> Rows:
