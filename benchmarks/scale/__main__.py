@@ -9,14 +9,16 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common.process import in_new_process
+from benchmarks.common.process import CORES, in_new_process
 from benchmarks.common.report import Report, run
+from benchmarks.embed.rates import forward_rate
 from benchmarks.models.random_models import save_clip
 from benchmarks.scale.costs import Cost
-from benchmarks.scale.images import decoding, forward, row_bytes
+from benchmarks.scale.images import decoding, row_bytes
 from benchmarks.scale.index import indexes, scan
 from benchmarks.scale.requests import requests
 from embedder.openmp import OPENMP_ENVIRONMENT
@@ -42,8 +44,9 @@ def measure(plan: Plan, folder: Path) -> Iterator[Cost]:
     """Yields costs as they are measured."""
     yield from in_new_process(decoding, folder, plan.seconds)
     large = in_new_process(save_clip, folder / "vit-b-32")
-    for name, model, batch in (("ViT-B/32", large, 32), ("the demo model", DEMO_MODEL, 64)):
-        yield in_new_process(forward, name, str(model), batch, plan.seconds)
+    for name, model, side, batch in (("ViT-B/32", large, 224, 32), ("the demo model", DEMO_MODEL, 64, 64)):
+        rate = in_new_process(partial(forward_rate, model, batch=batch, seconds=plan.seconds, device="cpu"))
+        yield Cost(what=f"embed a crop of {side} × {side} with {name}", unit="core ms", costs={"": 1e3 * CORES / rate})
     yield from row_bytes(folder / "rows")
     yield from in_new_process(requests, folder)
     yield from indexes(folder, plan.rows, plan.latency_ms)
