@@ -1,12 +1,9 @@
 """Matches one collection with another: `python -m benchmarks.curation.match [--rows 1000000] [--quick]`.
 
-Times `likeness match` to the live version, with its memory and recall, and the file of pairs; then kills the same job
-ten times. Vectors have 512 dimensions, and k is 10.
+Times `likeness match` to the live version, with its memory and recall, and the file of pairs. Vectors have 512
+dimensions, and k is 10.
 """
 
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -41,27 +38,6 @@ def recall_of_sample(location: str, rows: int) -> float:
     return recall(np.asarray(pc.list_flatten(found).cast(pa.int64())).reshape(-1, _K), truth)
 
 
-def kill_often(command: list[str], location: str, kills: int) -> None:
-    """Kill the command after each of its next blocks; then let it end."""
-    blocks = Path(location) / "annotations" / "killed" / "runs"
-    for _ in range(kills):
-        with subprocess.Popen(command, stdout=subprocess.DEVNULL) as job:
-            before = len(list(blocks.rglob("*.parquet")))
-            while job.poll() is None and len(list(blocks.rglob("*.parquet"))) == before:
-                time.sleep(0.05)
-            assert job.poll() is None, "ended before it was killed"
-            job.kill()
-    subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
-
-
-def written_once(location: str, rows: int) -> float:
-    """1 if each image of the killed job was written once, with the same matches as in one go."""
-    log = annotation_log(Collection.open(location), "killed")
-    [finished] = log.runs()
-    written = sum(file.rows for file in log.files_of(finished))
-    return float(written == rows and bool(matches(location, "killed").equals(matches(location, "seen"))))
-
-
 def main(report: Report, folder: Path, options: Any) -> None:
     rows = 100_000 if options.quick else options.rows
     own, other = str(folder / "own"), str(folder / "other")
@@ -75,16 +51,12 @@ def main(report: Report, folder: Path, options: Any) -> None:
         "seconds of a run without new images, with the file of pairs": written.seconds,
         "recall@10": in_new_process(recall_of_sample, own, rows),
     }
-    kill_often(
-        [sys.executable, "-m", "likeness", "match", own, other, "--name", "killed"], own, 5 if options.quick else 10
-    )
     report.values(f"{rows:,} images matched with {rows:,}", figures)
     report.at_most("seconds", matched.seconds, 240)
     report.at_most("memory beside mapped files, GB", matched.anonymous_mib * 2**20 / 1e9, 1.5)
     report.at_least("recall@10", figures["recall@10"], 0.99)
-    report.at_least("killed often: each image once", in_new_process(written_once, own, rows), 1)
 
 
 if __name__ == "__main__":
     rows = {"--rows": {"type": int, "default": 1_000_000, "help": "images of each collection, in ten thousands"}}
-    run("match", __doc__, main, "100,000 images of each, killed five times", rows)
+    run("match", __doc__, main, "100,000 images of each", rows)

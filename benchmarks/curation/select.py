@@ -17,13 +17,12 @@ from benchmarks.common.clustered import BLOCK, DIM, Clustered, Rows, Vectors, ad
 from benchmarks.common.process import in_new_process, likeness, seconds_of
 from benchmarks.common.report import Figure, Report, run
 from benchmarks.index.upkeep import build
-from index.analysis.select import Selection
 from index.builder.build_index import build_index
 from index.collection import Collection
 from index.collection.records import IndexSettings
 from index.search import Searcher
 
-ROWS, QUICK_ROWS, COMPARED, RADIUS_PICKS = 1_000_000, 100_000, 20_000, 1_000
+ROWS, QUICK_ROWS = 1_000_000, 100_000
 CUT: Final = 0.95
 _COPIES = BLOCK // 10
 _NOISE = 0.6  # maximum length of a near-copy's noise beside that of a vector: cosines from 0.86
@@ -67,21 +66,6 @@ def share_of_pairs(location: str, data: Copied, rows: int) -> float:
     return float(np.mean([not (kept[str(one)] and kept[str(other)]) for one, other in data.pairs(rows)]))
 
 
-def radius_ratio(location: str) -> float:
-    """The largest angle of one of the first rows with its nearest pick, ÷ that of the greedy choice by brute force."""
-    segments = Searcher.open(Collection.open(location)).segments
-    positions = segments.live_positions()[:COMPARED]
-    selection = Selection(segments, positions, np.ones(len(positions), bool))
-    selection.extend(RADIUS_PICKS)
-    vectors = segments.vectors(positions)
-    scores = np.full(len(positions), -2, np.float32)
-    pick = int(np.flatnonzero(selection.ranks == 1)[0])
-    for _ in range(RADIUS_PICKS):
-        np.maximum(scores, vectors @ vectors[pick], out=scores)
-        pick = int(scores.argmin())
-    return float(np.arccos(selection.coverage) / np.arccos(scores.min()))
-
-
 def main(report: Report, folder: Path, options: Any) -> None:
     rows, data = options.rows or (QUICK_ROWS if options.quick else ROWS), Copied()
     collection = Collection.create_or_open(str(folder / "collection"))
@@ -95,7 +79,6 @@ def main(report: Report, folder: Path, options: Any) -> None:
     }
     first = {name: likeness("select", location, *arguments) for name, arguments in jobs.items()}
     pairs = in_new_process(share_of_pairs, location, data, rows)
-    radius = in_new_process(radius_ratio, location)
     deletes = np.random.default_rng(0).choice(rows, rows // 200, replace=False).tolist()
     add_rows(collection, data, range(rows, rows + rows // 100), deletes)
     updated = seconds_of(lambda: in_new_process(build_index, collection))
@@ -128,7 +111,6 @@ def main(report: Report, folder: Path, options: Any) -> None:
             report.at_most(f"{name}: CPU after 1% ÷ first", later.cpu_s / command.cpu_s, 0.05)
     report.table("likeness select", table)
     report.at_least("share of the pairs above the cut", pairs, 0.99)
-    report.at_most("radius ÷ exact greedy's, 20,000 rows", radius, 1.05)
 
 
 if __name__ == "__main__":
