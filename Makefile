@@ -57,7 +57,7 @@ docs: $(READY)  ## Render docs/settings.md from the code
 	$(BIN)/python -m tests.support.settings_page docs/settings.md
 
 # docs/benchmarks.md says why scale and peers are not among them.
-BENCHMARKS := demo_model embed precision cluster index index.columns index.result_set index.short_memory index.words reembed serve serve.shards hostile startup annotate ocr watch duplicates catalog runs driver curation.match curation.select curation.heads curation.searches
+BENCHMARKS := demo_model embed precision cluster index index.result_set index.short_memory index.words reembed serve serve.shards hostile startup annotate ocr watch duplicates catalog runs driver curation curation.searches
 
 bench: $(READY)  ## Run benchmarks in their quick form, and list those that miss a bar
 	@missed=; for name in $(BENCHMARKS); do $(BIN)/python -m benchmarks.$$name --quick || missed="$$missed $$name"; done; \

@@ -153,7 +153,7 @@ def _tables(first: int, last: int) -> Iterator[pa.Table]:
 
 
 def _list(rows: int) -> tuple[float, float]:
-    """List this many files; returns seconds, of which walking a folder is no part, and the peak memory in MiB."""
+    """List this many files; returns the peak memory in MiB, and seconds, of which walking a folder is no part."""
     storage, started = Storage.open(tempfile.gettempdir()), time.perf_counter()
     names = (f"2026/album-{number // 1000:04}/IMG_{number:07}.jpg" for number in range(rows))
     uri = f"{SOURCE}/{{}}".format

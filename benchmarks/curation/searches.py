@@ -1,8 +1,7 @@
 """Saved searches: `python -m benchmarks.curation.searches [--quick]`.
 
 1,000 searches, half of them with a filter, over clustered vectors of 512 dimensions: a first night, one with 10,000 new
-images to the live version, and the calls to a webhook on this machine for what they find. The column is compared with
-the product of all vectors and all queries.
+images to the live version, and the calls to a webhook on this machine for what they find.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from rich.console import Console
 
 from benchmarks.annotate import Hashed
@@ -21,9 +19,6 @@ from benchmarks.common.process import in_new_process, peak_rss, seconds_of
 from benchmarks.common.report import Report, run
 from index.builder.build_index import build_index
 from index.collection import Collection, writing
-from index.collection.annotations import Annotation, annotation_log
-from index.collection.rows import vectors_of
-from index.matches import SEARCHES
 from jobs.annotation.annotate import Annotate
 from jobs.embedding.report import Report as JobReport
 from jobs.fields import Target
@@ -72,22 +67,6 @@ def night(location: str, url: str | None = None) -> dict[str, float]:
     return {"seconds": seconds, "matched": matched, "delivered": delivered, "peak": peak_rss()}
 
 
-def differing(location: str, rows: int) -> int:
-    """The pairs of a new image and a search that are in the column or in the product of all vectors, not in both."""
-    log, data = annotation_log(Collection.open(location), SEARCHES), Clustered()
-    found = set[tuple[int, int]]()
-    for row in Annotation(SEARCHES, log, log.runs()).rows.read(["image_id", SEARCHES]).to_pylist():
-        number = int(row["image_id"])
-        found.update((number, int(name.split()[1])) for name in row[SEARCHES] if number >= rows)
-    expected, queries = set[tuple[int, int]](), data.array(COUNT)
-    for start in (rows, rows + NEW):
-        table = data.table(start, start + NEW)
-        matches = vectors_of(table["embedding"]) @ queries.T >= CUT
-        matches[:, 1::2] &= (np.asarray(table["bucket"]) < BUCKETS)[:, np.newaxis]
-        expected.update((start + int(row), int(search)) for row, search in np.argwhere(matches))
-    return len(found ^ expected)
-
-
 def main(report: Report, folder: Path, options: Any) -> None:
     rows, location = 20_000 if options.quick else 100_000, str(folder / "collection")
     in_new_process(index_rows, location, range(rows), Hashed())
@@ -101,7 +80,6 @@ def main(report: Report, folder: Path, options: Any) -> None:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         third = in_new_process(night, location, f"http://127.0.0.1:{server.server_address[1]}")
         server.shutdown()
-    apart = in_new_process(differing, location, rows)
     report.values(
         f"{COUNT:,} searches",
         {
@@ -113,7 +91,6 @@ def main(report: Report, folder: Path, options: Any) -> None:
         },
     )
     report.at_most(f"seconds of a night, {NEW:,} new images", second["seconds"], 3)
-    report.at_most("matches that differ from comparing all", apart, 0)
     report.at_most("matches that are not delivered", third["matched"] - third["delivered"], 0)
 
 

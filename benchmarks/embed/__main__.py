@@ -27,9 +27,6 @@ from benchmarks.embed.rates import decode_rate, forward_rate, our_rate, photogra
 from benchmarks.models.random_models import save_clip
 from embedder.images import CropSpec
 from embedder.models.checkpoint import Checkpoint
-from embedder.models.clip import ClipEmbedder
-from embedder.models.load import load_embedder
-from embedder.protocol import Embedder
 from jobs.cluster.pool import Pool
 from jobs.cluster.session import ray_cluster
 from jobs.demo.gallery import Gallery, make_gallery
@@ -40,7 +37,6 @@ from jobs.values import DEMO_MODEL
 VIT, DEMO = "ViT-B/32", "demo model"
 FORWARD, DECODING = "bare forward pass", "decoding alone, all cores"
 JOB, ON_RAY = "the job, steady state", "the job on Ray, steady state"
-TORCH = "bare forward pass of torch in fp32"
 TUTORIAL = "tutorial script, steady state"
 STOCK, OURS = "stock processor, one core, 224 pixels", "our decoding, one core, 224 pixels"
 GALLERY, PHOTOGRAPHS = "gallery", "JPEGs of 500 × 375"
@@ -64,10 +60,10 @@ def measure(gallery: Gallery, folder: Path, *, quick: bool, device: str) -> Rate
     demo_crop = Checkpoint.find(str(DEMO_MODEL), None).preprocessing.crop
     rates: Rates = defaultdict(list)
 
-    def alone(name: str, model: Path, *, batch: int, load: Callable[..., Embedder] = load_embedder) -> None:
-        bare = partial(forward_rate, model, load, batch=batch, seconds=seconds, device=device)
+    def alone(name: str, model: Path, *, batch: int) -> None:
+        bare = partial(forward_rate, model, batch=batch, seconds=seconds, device=device)
         # In a new process, since its threads and memory would slow down Ray's actor.
-        rates[f"{name}: {FORWARD if load is load_embedder else TORCH}"].append(in_new_process(bare))
+        rates[f"{name}: {FORWARD}"].append(in_new_process(bare))
 
     def demo_alone() -> None:
         alone(DEMO, DEMO_MODEL, batch=64)
@@ -85,8 +81,6 @@ def measure(gallery: Gallery, folder: Path, *, quick: bool, device: str) -> Rate
     vit_alone()
     rates[f"{VIT}: {JOB}"].append(in_new_process(vit_job(JOB, Place())))
     vit_alone()
-    if not on_gpu:
-        alone(VIT, large, batch=batch, load=ClipEmbedder.load)
     demo_alone()
     rates[f"{DEMO}: {JOB}"].append(in_new_process(demo_job(JOB, Place())))
     demo_alone()
@@ -131,8 +125,6 @@ def judge(rates: Rates, commands: dict[tuple[str, int], Command], report: Report
     for name, around in ((JOB, bare[:2]), (ON_RAY, bare[2:])):
         share = mean(rates[f"{VIT}: {name}"]) / mean(around)
         report.at_least(f"{VIT}: {name} ÷ bare forward pass", share, 0.95)
-    if torch := rates[f"{VIT}: {TORCH}"]:
-        report.at_least(f"{VIT}: {JOB} ÷ {TORCH}", mean(rates[f"{VIT}: {JOB}"]) / mean(torch), 1.9)
     report.at_least(f"{DEMO}: {JOB} ÷ both, sharing the cores", mean(rates[f"{DEMO}: {JOB}"]) / limit, 0.90)
     for on in PLACES:
         small, big = commands[on, COUNTS[1]].peak_mib, commands[on, COUNTS[2]].peak_mib

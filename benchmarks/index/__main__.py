@@ -7,10 +7,10 @@ two sets of vectors, `clusters` in few dimensions and a `cone` with the shape of
   texts at 0.98;
 - recall by kind of query with these parameters;
 - time, CPU time and memory to build;
-- time of an update and recall after updates; recall of filtered searches.
+- updates of 1% added and 1% deleted rows, compared with a fresh build; recall of filtered searches.
 
 With `--nights 300` it measures ageing instead: nights of 100 added and 20 deleted rows, each compared with a fresh
-build of the same rows. With `--near-equal 0.02`, the largest set has so many rows that are nearly alike.
+build of the same rows.
 """
 
 import os
@@ -19,19 +19,21 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
+
+import numpy as np
 
 from benchmarks.common.clustered import Clustered, Vectors, add_rows
 from benchmarks.common.cone import Cone
-from benchmarks.common.process import CORES, can_limit_memory, in_new_process, spent
+from benchmarks.common.process import CORES, in_new_process, spent
 from benchmarks.common.report import Report, run
-from benchmarks.index.ageing import Ageing, report_ageing
+from benchmarks.index.ageing import Aged, Ageing, report_ageing
 from benchmarks.index.findings import Costs, report_filters, report_kinds, report_standings, report_texts
-from benchmarks.index.near_equal import measure_crowd
 from benchmarks.index.plot import draw
 from benchmarks.index.race import Race, Standing
 from benchmarks.index.recall import exact, intrinsic_dimension, local_dimension
 from benchmarks.index.rivals import RIVALS, Contestant, Ours, Svs, missing
-from benchmarks.index.upkeep import Built, build, report_build, train_and_add, update_often
+from benchmarks.index.upkeep import Built, build, report_build, train_and_add
 from embedder.openmp import OPENMP_ENVIRONMENT
 from index.collection import Collection
 from index.collection.records import IndexSettings
@@ -42,7 +44,6 @@ _DATA: dict[str, Clustered] = {"clusters": Clustered(), "cone": Cone()}
 _DIMS = {"clusters": 64, "cone": 128}  # principal dimensions that rivals search
 _TARGET, _TEXT_TARGET = 0.99, 0.98
 _QUICK_NIGHTS = 60
-_BEYOND = 1_350_000_000  # bytes for a build in addition to its index, without libraries loaded before
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,14 +69,12 @@ QUICK = Plan(rows=[20_000], rounds=1, singles=200, updates=3, latency_ms=1.0, at
 
 
 def measure(name: str, rows: int, plan: Plan, folder: Path, report: Report) -> list[Standing]:
-    """Everything about a set of `rows` vectors; updates for the smallest set only, limited memory for the largest."""
+    """Everything about a set of `rows` vectors; updates for the smallest set only."""
     data = _DATA[name]
-    largest, collection = rows == plan.rows[-1], Collection.create_or_open(str(folder))
+    largest, collection = rows == plan.rows[-1], Collection.create_or_open(str(folder / "collection"))
     add_rows(collection, data, range(rows))
     built = in_new_process(build, collection.location, plan.settings, data)
-    manifest, confined = built.manifest, None
-    if largest and can_limit_memory():
-        confined = in_new_process(build, collection.location, plan.settings, data, manifest.memory + _BEYOND)
+    manifest = built.manifest
     vectors, queries, texts = data.array(rows), data.queries(plan.queries), data.kind("text", plan.queries)
     scores, truth = exact(queries, vectors, 10)
     report.values(
@@ -97,10 +96,10 @@ def measure(name: str, rows: int, plan: Plan, folder: Path, report: Report) -> l
     report_texts(report, race.run(with_texts), plan.at_size)
     searcher = Searcher.open(collection)
     report_kinds(report, searcher, list(zip(rivals, standings[2:], strict=True)), data, vectors)
-    report_build(report, built, confined, costs[Ours.name]["build_s"], plan.at_size and largest)
+    report_build(report, built, costs[Ours.name]["build_s"], plan.at_size and largest)
     report_filters(report, searcher, data, vectors, {"image": queries, "text": texts})
     if rows == plan.rows[0]:
-        update_often(report, collection, data, built, times=plan.updates, queries=queries, at_size=plan.at_size)
+        update_often(report, data, rows, plan, folder)
     return standings
 
 
@@ -129,10 +128,6 @@ def _costs(seconds: float, cpu: float, size: int, vectors: Vectors) -> Costs:
 
 def main(report: Report, folder: Path, options: Any) -> None:
     plan = QUICK if options.quick else Plan(rows=sorted(int(rows) for rows in options.rows.split(",")))
-    if options.near_equal:
-        rows = plan.rows[-1]
-        measure_crowd(rows, options.near_equal, plan.settings, folder, report.about(f"{rows:,} clusters"))
-        return
     if missing() and not options.nights:
         print(f"Not installed: {', '.join(missing())}; pip install -c constraints.txt -e '.[rivals]'")
     standings = {}
@@ -142,25 +137,38 @@ def main(report: Report, folder: Path, options: Any) -> None:
             with tempfile.TemporaryDirectory(dir=folder) as home:
                 if options.nights:
                     nights = min(options.nights, _QUICK_NIGHTS) if options.quick else options.nights
-                    age(report.about(subject), _DATA[name], nights, plan, Path(home))
+                    changes = Ageing(
+                        data=_DATA[name], rows=rows, nights=nights, settings=plan.settings, folder=Path(home)
+                    )
+                    age(report.about(subject), changes)
                 else:
                     standings[subject] = measure(name, rows, plan, Path(home), report.about(subject))
     if options.plot:
         draw(standings, options.plot)
 
 
-def age(report: Report, data: Clustered, nights: int, plan: Plan, folder: Path) -> None:
-    for variable, value in OPENMP_ENVIRONMENT.items():  # as in a job
-        os.environ.setdefault(variable, value)
-    ageing = Ageing(data=data, rows=plan.rows[0], nights=nights, settings=plan.settings, folder=folder)
-    report_ageing(report, ageing, in_new_process(ageing.run))
+def update_often(report: Report, data: Clustered, rows: int, plan: Plan, folder: Path) -> None:
+    """Add 1% and delete 1%, several times; compared with one fresh build after the last."""
+    times, share = plan.updates, rows // 100
+    size = {"rows": rows, "added": share, "deleted": share}
+    aged = age(report, Ageing(data=data, nights=times, every=times, settings=plan.settings, folder=folder, **size))
+    if plan.at_size:
+        build = float(np.median(aged.builds))
+        report.at_most("CPU of an update, on average ÷ a build", aged.everything / build / times, 0.04)
+        report.at_most("slowest update ÷ the first build", aged.slowest / aged.first_build, 0.05)
+
+
+def age(report: Report, ageing: Ageing) -> Aged:
+    with patch.dict(os.environ, {**OPENMP_ENVIRONMENT, **os.environ}):  # as in a job
+        aged = in_new_process(ageing.run)
+    report_ageing(report, ageing, aged)
+    return aged
 
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "--rows": {"default": "100000,1000000", "help": "sizes of the sets, smallest first"},
     "--data": {"default": ",".join(_DATA), "help": "the sets"},
     "--nights": {"type": int, "default": 0, "help": "measure ageing, over so many nights; 60 with --quick"},
-    "--near-equal": {"type": float, "default": 0.0, "help": "measure a set with such a share of near-equal rows"},
     "--plot": {"type": Path, "help": "draw CPU time against recall into this file"},
 }
 if __name__ == "__main__":

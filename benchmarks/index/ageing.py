@@ -35,13 +35,15 @@ Night = Mapping[str, float]
 
 @dataclass(kw_only=True)
 class Aged:
-    """What `Ageing` has measured. `builds` are the CPU seconds of builds from all rows, the first one's first. Of
-    updates: CPU seconds of writing and indexing segments, and of everything, with checking and measuring.
+    """What `Ageing` has measured. `builds` are the CPU seconds of builds from all rows, the first one's first, which
+    took `first_build` seconds. Of updates: CPU seconds of writing and indexing segments, and of everything, with
+    checking and measuring; and the seconds of the slowest.
     """
 
     nights: list[Night] = field(default_factory=list)
     recalls: list[Mapping[str, float]] = field(default_factory=list)
     builds: list[float] = field(default_factory=list)
+    first_build: float = 0.0
     segments: float = 0.0
     everything: float = 0.0
     slowest: float = 0.0
@@ -75,7 +77,9 @@ class Aged:
 
 @dataclass(kw_only=True)
 class Ageing:
-    """A set of vectors to which each night adds `added` rows, and deletes `deleted` at random."""
+    """A set of vectors to which each night adds `added` rows, and deletes `deleted` at random. After each `every`
+    nights, if given, the rows are also built anew; else six times.
+    """
 
     data: Clustered
     rows: int
@@ -84,6 +88,7 @@ class Ageing:
     folder: Path
     added: int = 100
     deleted: int = 20
+    every: int = 0
 
     def run(self) -> Aged:
         """Prints a line for each night."""
@@ -92,8 +97,9 @@ class Ageing:
         self._texts = partial(self.data.kind, "text", 400, 4_000)
         collection, aged = Collection.create_or_open(str(self.folder / "aged")), Aged()
         add_rows(collection, self.data, range(self.rows))
-        aged.builds.append(spent(partial(build_index, collection, self.settings, texts=self._texts))[2])
-        every, fresh = max(1, self.nights // 6), Searcher.open(collection)
+        _, aged.first_build, cpu = spent(partial(build_index, collection, self.settings, texts=self._texts))
+        aged.builds.append(cpu)
+        every, fresh = self.every or max(1, self.nights // 6), Searcher.open(collection)
         for night in range(1, self.nights + 1):
             self._change(collection, night)
             aged.update(collection)

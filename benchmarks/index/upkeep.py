@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,10 +14,9 @@ from typing import Any
 import faiss
 import numpy as np
 
-from benchmarks.common.clustered import Clustered, Rows, Vectors, add_rows
-from benchmarks.common.process import limited_memory, memory_status, peak_rss, seconds_of, spent
+from benchmarks.common.clustered import Clustered, Rows, Vectors
+from benchmarks.common.process import memory_status, peak_rss, seconds_of, spent
 from benchmarks.common.report import Report
-from benchmarks.index.recall import exact, recall
 from index.builder.build_index import build_index
 from index.builder.segment import write_ann
 from index.collection import Collection
@@ -42,11 +41,11 @@ class Built:
     peak_anonymous: int
 
 
-def build(location: str, settings: IndexSettings, data: Clustered, limit: int | None = None) -> Built:
-    """Measure `build_index` from all rows, optionally with a hard limit on memory, pages of files included."""
+def build(location: str, settings: IndexSettings, data: Clustered) -> Built:
+    """Measure `build_index` from all rows."""
     texts = partial(data.kind, "text", 400, 4_000)
     work = partial(build_index, Collection.open(location), settings, rebuild=True, texts=texts)
-    with limited_memory(limit) if limit else nullcontext(), _watched() as anonymous:
+    with _watched() as anonymous:
         manifest, seconds, cpu = spent(work)
     return Built(
         manifest=manifest, seconds=seconds, cpu_seconds=cpu, peak_rss=peak_rss(), peak_anonymous=max(anonymous)
@@ -89,68 +88,19 @@ def train_and_add(collection: Collection, manifest: VersionManifest, threads: in
     return seconds
 
 
-def report_build(report: Report, built: Built, confined: Built | None, seconds: float, at_size: bool) -> None:
-    """Costs of a build; `confined` is one with a hard limit on memory. `seconds` are for training and adding only, from
-    disk to disk.
-    """
+def report_build(report: Report, built: Built, seconds: float, at_size: bool) -> None:
+    """Costs of a build; `seconds` are for training and adding only, from disk to disk."""
     report.values(
         "seconds to build on all cores",
         {
             "train, add and write, from vectors on disk": seconds,
             "complete, from Parquet to a tuned, measured, checksummed version": built.seconds,
             "CPU seconds of the complete build": built.cpu_seconds,
-            "complete, limited to 1.35 GB beyond the index": confined.seconds if confined else None,
         },
     )
     if at_size:
-        # Linux keeps mapped pages of files in memory until it needs the space, so a limit makes this smaller.
-        beyond = (confined or built).peak_rss - built.manifest.memory
-        report.at_most("GB to build beyond the index", beyond / 1e9, 1.5)
-
-
-def update_often(
-    report: Report,
-    collection: Collection,
-    data: Clustered,
-    built: Built,
-    *,
-    times: int,
-    queries: Vectors,
-    at_size: bool,
-) -> None:
-    """Add 1%, delete 1% and update the index, `times` times: what it costs, without writing the rows, and recall after
-    the last.
-    """
-    rows = built.manifest.ntotal
-    share, rng, costs = rows // 100, np.random.default_rng(data.seed), list[tuple[float, float]]()
-    live = np.arange(rows + times * share) < rows
-    for first in range(rows, len(live), share):
-        deleted = rng.choice(np.flatnonzero(live), share, replace=False)
-        live[deleted], live[first : first + share] = False, True
-        add_rows(collection, data, range(first, first + share), deletes=deleted.tolist())
-        costs.append(spent(partial(build_index, collection))[1:])
-    remaining, searcher = np.flatnonzero(live), Searcher.open(collection)
-    truth = remaining[exact(queries, data.array(len(live))[remaining], _K)[1]]
-    reached = recall(rows_found(searcher, queries, None), truth)
-    report.table(
-        f"updates of 1% added and 1% deleted, build_index alone; recall@10 after the last {reached:.4f}, segments "
-        f"{len(searcher.segments.parts)}",
-        [
-            {
-                "update": number,
-                "seconds": seconds,
-                "% of the whole build": 100 * seconds / built.seconds,
-                "CPU seconds": cpu,
-                "% of the whole build's": 100 * cpu / built.cpu_seconds,
-            }
-            for number, (seconds, cpu) in enumerate(costs, start=1)
-        ],
-    )
-    report.at_least(f"recall@10 after {times} updates", reached, 0.985)
-    if at_size:
-        seconds, cpu = zip(*costs, strict=True)
-        report.at_most("CPU of an update, on average ÷ whole build", sum(cpu) / times / built.cpu_seconds, 0.04)
-        report.at_most("slowest update ÷ whole build", max(seconds) / built.seconds, 0.05)
+        # Without mapped pages of files, which Linux keeps in memory only until it needs the space.
+        report.at_most("GB to build beyond the index", (built.peak_anonymous - built.manifest.memory) / 1e9, 1.5)
 
 
 def rows_found(searcher: Searcher, queries: Vectors, where: dict[str, Any] | None, kind: QueryKind = "image") -> Rows:

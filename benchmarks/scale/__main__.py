@@ -1,7 +1,7 @@
 """Unit costs of each kind of work, for planning: `python -m benchmarks.scale [--quick]`.
 
-Measures decoding, the models, rows, listing, segments of an index and requests to an object store, and prints the table
-of costs in `docs/scale.md`.
+Measures decoding, the models, rows, segments of an index and requests to an object store, and prints the table of costs
+in `docs/scale.md`, without listing and comparing: `benchmarks.catalog` and `benchmarks.runs` measure those.
 """
 
 from __future__ import annotations
@@ -9,16 +9,17 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common.process import in_new_process
+from benchmarks.common.process import CORES, in_new_process
 from benchmarks.common.report import Report, run
+from benchmarks.embed.rates import forward_rate
 from benchmarks.models.random_models import save_clip
 from benchmarks.scale.costs import Cost
-from benchmarks.scale.images import decoding, forward, row_bytes
+from benchmarks.scale.images import decoding, row_bytes
 from benchmarks.scale.index import indexes, scan
-from benchmarks.scale.listing import listing
 from benchmarks.scale.requests import requests
 from embedder.openmp import OPENMP_ENVIRONMENT
 from jobs.values import DEMO_MODEL
@@ -26,29 +27,27 @@ from jobs.values import DEMO_MODEL
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """How much is measured: seconds for each rate, files listed, rows compared, rows of the segments, smallest first.
+    """How much is measured: seconds for each rate, rows of the segments, smallest first.
 
     `latency_ms` is so short that the smallest segment is not searched exactly.
     """
 
     seconds: float = 5.0
-    files: int = 100_000
-    listed: int = 1_000_000
     rows: tuple[int, int] = (100_000, 1_000_000)
     latency_ms: float = 5.0
 
 
-QUICK = Plan(seconds=0.7, files=10_000, listed=50_000, rows=(20_000, 60_000), latency_ms=0.5)
+QUICK = Plan(seconds=0.7, rows=(20_000, 60_000), latency_ms=0.5)
 
 
 def measure(plan: Plan, folder: Path) -> Iterator[Cost]:
     """Yields costs as they are measured."""
     yield from in_new_process(decoding, folder, plan.seconds)
     large = in_new_process(save_clip, folder / "vit-b-32")
-    for name, model, batch in (("ViT-B/32", large, 32), ("the demo model", DEMO_MODEL, 64)):
-        yield in_new_process(forward, name, str(model), batch, plan.seconds)
+    for name, model, side, batch in (("ViT-B/32", large, 224, 32), ("the demo model", DEMO_MODEL, 64, 64)):
+        rate = in_new_process(partial(forward_rate, model, batch=batch, seconds=plan.seconds, device="cpu"))
+        yield Cost(what=f"embed a crop of {side} × {side} with {name}", unit="core ms", costs={"": 1e3 * CORES / rate})
     yield from row_bytes(folder / "rows")
-    yield from listing(folder, files=plan.files, rows=plan.listed)
     yield from in_new_process(requests, folder)
     yield from indexes(folder, plan.rows, plan.latency_ms)
     yield in_new_process(scan, plan.rows[0])

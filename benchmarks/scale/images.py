@@ -12,7 +12,6 @@ import psutil
 import pyarrow as pa
 from PIL import Image
 
-from benchmarks.common.process import CORES
 from benchmarks.common.rows import model_of, usual_rows
 from benchmarks.scale.costs import Cost
 from embedder.images import CropSpec
@@ -86,17 +85,6 @@ def _decoded(path: Path, draft: bool) -> pa.Table:
     if table["pixels"].null_count:
         raise RuntimeError(f"{path} was not decoded: {table['error_message'][0]}")
     return table
-
-
-def forward(name: str, model: str, batch: int, seconds: float) -> Cost:
-    """One image's share of a forward pass in batches on all cores."""
-    # Imported here, because importing torch takes seconds, and memory that would count for the other costs.
-    from benchmarks.embed.rates import forward_rate
-    from embedder.models.clip import ClipEmbedder
-
-    side = ClipEmbedder.load(model, device="cpu").crop.side
-    rate = forward_rate(Path(model), batch=batch, seconds=seconds, device="cpu")
-    return Cost(what=f"embed a crop of {side} × {side} with {name}", unit="core ms", costs={"": 1e3 * CORES / rate})
 
 
 def row_bytes(folder: Path) -> list[Cost]:

@@ -6,7 +6,6 @@ import pytest
 
 from benchmarks.common.process import in_new_process
 from benchmarks.scale.images import row_bytes
-from benchmarks.scale.listing import listing
 from benchmarks.scale.requests import requests
 
 
@@ -29,11 +28,3 @@ def test_requests_of_each_step_to_a_bucket(tmp_path: Path) -> None:
     limits = {"write": 1, "commit": 3, "read the ids": 0, "compare": 0, "build the index": 1 + 3 / 8, "open it": 1 / 8}
     for step, requests_of_a_file in limits.items():
         assert sum(map(float, costs[f"{step}, for each row file"].values())) <= requests_of_a_file, step
-
-
-@pytest.mark.slow
-def test_costs_of_listing_and_comparing_are_marginal(tmp_path: Path) -> None:
-    of_listing, of_comparing = listing(tmp_path, files=2_000, rows=20_000)[1::2]
-    # A process of 150 MB, divided by 2,000 files, would be 75 kB.
-    for memory in (of_listing, of_comparing):
-        assert 0 <= float(memory.costs[""]) < 20_000, memory
