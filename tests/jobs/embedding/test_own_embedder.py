@@ -29,9 +29,9 @@ from jobs.embedding.model_source import ModelSource
 from tests.support.collections.rejects_and_checks import list_rejects
 from tests.support.collections.small_collection import PLAIN, png
 from tests.support.command_line import Result, Run
+from tests.support.listings import write_files
 from tests.support.nights.fake_job import embed as embed_on_ray
 from tests.support.paths import ROOT
-from tests.support.pictures.sample_images import put_pictures
 from tests.support.processes import python
 
 HISTOGRAM = "palette:Histogram"
@@ -127,7 +127,7 @@ def forget() -> None:
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The working directory, with `palette.py` and three plain pictures."""
-    put_pictures(tmp_path / "pictures", PLAIN)
+    write_files(tmp_path / "pictures", PLAIN)
     (tmp_path / "palette.py").write_text("import os\nimport subprocess\n" + EXAMPLE + OTHERS)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
