@@ -15,7 +15,6 @@ from embedder.identity import Precision
 from embedder.images.decoder_pool import DecodePool
 from embedder.images.limits import ImageLimits
 from embedder.models.load import find_model, load_embedder
-from embedder.models.own_embedder import OwnModel
 from embedder.protocol import Embedder
 from index.collection import Collection
 from index.collection.find import find_collections
@@ -161,6 +160,4 @@ def load_recorded(
     revision = revision or (record.revision if model is None else None)
     source = find_model(model or record.id, revision, allowed=allowed)
     require_same_model(source.identity, record)  # before it is converted, which takes half a minute
-    if isinstance(source, OwnModel):
-        return source()
     return load_embedder(source, device=device, precision=precision, threads=threads)

@@ -1,6 +1,5 @@
 """http(s) URLs → bytes, within a policy that also protects against hostile servers."""
 
-import email.utils
 import random
 import socket
 import ssl
@@ -15,7 +14,7 @@ from urllib.parse import urljoin
 
 import urllib3.exceptions
 from urllib3.response import BaseHTTPResponse
-from urllib3.util import Timeout, Url, parse_url
+from urllib3.util import Retry, Timeout, Url, parse_url
 
 from embedder.errors import FetchError
 from embedder.fetch.connections import PinnedPools, WireLimitError
@@ -267,9 +266,6 @@ def _join_url(base: str, location: str) -> str:
 
 def _retry_after_s(retry_after: str) -> float:
     """Seconds to wait, from a number or a date; 0 if it is neither."""
-    if retry_after.strip().isdecimal():
-        return float(retry_after)
-    try:
-        return max(0.0, email.utils.parsedate_to_datetime(retry_after).timestamp() - time.time())
-    except (ValueError, OverflowError):  # a date far away
-        return 0.0
+    with suppress(urllib3.exceptions.InvalidHeader, ValueError, OverflowError):
+        return float(Retry().parse_retry_after(retry_after))
+    return 0.0

@@ -29,10 +29,6 @@ class FetchPolicy:
     public_only: bool = False
     allowed_hosts: frozenset[str] = frozenset()
 
-    def __post_init__(self) -> None:
-        if not all(limit > 0 for limit in (self.max_bytes, self.timeout_s, self.connect_timeout_s)):
-            raise ValueError(f"expected byte and time limits above 0, got {self}")
-
     @classmethod
     def for_untrusted_urls(cls, allowed_hosts: Iterable[str] = ()) -> "FetchPolicy":
         """Only public web servers, with low limits on size and time."""

@@ -119,9 +119,9 @@ class DecodePool:
         facts, pixels = self._answer({"signature": side}, data, ACCEPTED_LIMITS)
         return Signature(pixels=np.frombuffer(pixels, np.uint8).reshape(side, side, 3), **facts)
 
-    def whole_picture(self, data: bytes, max_pixels: int, *, limits: ImageLimits = DEFAULT_LIMITS) -> Image.Image:
+    def whole_picture(self, data: bytes, max_pixels: int) -> Image.Image:
         """`embedder.images.signature.whole_picture`; raises as `decode`."""
-        facts, pixels = self._answer({"max_pixels": max_pixels}, data, limits)
+        facts, pixels = self._answer({"max_pixels": max_pixels}, data, ACCEPTED_LIMITS)
         return Image.frombytes("RGB", tuple(facts["size"]), pixels)
 
     def _answer(self, task: Task, data: bytes, limits: ImageLimits, is_awaited: IsAwaited = lambda: True) -> Answer:

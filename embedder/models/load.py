@@ -11,7 +11,7 @@ from embedder.identity import Precision
 from embedder.machine import cpu_quota
 from embedder.models.checkpoint import Checkpoint
 from embedder.models.converted import ConvertedEmbedder, conversion_folder
-from embedder.models.own_embedder import OwnModel
+from embedder.models.own_embedder import OwnEmbedder, OwnModel
 from embedder.protocol import Embedder
 from embedder.python_class import PythonClass, is_class_name
 
@@ -41,7 +41,7 @@ def find_model(
 
 
 def load_embedder(
-    model: str | Checkpoint,
+    model: str | Checkpoint | OwnModel,
     *,
     revision: str | None = None,
     device: str | None = None,
@@ -50,7 +50,8 @@ def load_embedder(
     threads: int | None = None,
     convert: bool = True,
 ) -> Embedder:
-    """Load a checkpoint, or one from a local folder or hub id; raises ModelNotFoundError or ModelError.
+    """Load what `find_model` found, or a checkpoint from a local folder or hub id; raises ModelNotFoundError or
+    ModelError.
 
     `device` is cuda, mps or cpu (by default the first available), `batch_size` limits a forward pass, `threads` are CPU
     threads. Without `convert`, a checkpoint that has not been converted on this machine is loaded with torch:
@@ -58,6 +59,8 @@ def load_embedder(
     """
     if batch_size < 1 or (threads is not None and threads < 1):
         raise ModelError(f"expected a batch size and threads of at least 1, got {batch_size} and {threads}")
+    if isinstance(model, OwnModel):
+        return OwnEmbedder(model, batch_size)
     if precision == "int8" and device not in (None, "cpu"):
         raise ModelError(f"int8 is only for CPUs, but the device is {device}: expected precision auto, fp32 or bf16")
     on_cpu = device == "cpu" or precision == "int8" or (device is None and not _may_have_accelerator())

@@ -45,10 +45,6 @@ class OwnModel:
     def crop(self) -> CropSpec:
         return self.source.crop()
 
-    def __call__(self, batch_size: int = 64) -> "OwnEmbedder":
-        """Construct it in this process. Raises ModelError."""
-        return OwnEmbedder(self, batch_size)
-
 
 class OwnEmbedder:
     """Wraps an instance of the class as an Embedder: checks and normalises its vectors."""

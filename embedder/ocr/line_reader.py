@@ -10,7 +10,6 @@ from typing import Final, NamedTuple, Self
 from embedder.errors import ImageError, ModelNotFoundError
 from embedder.images.decode import Region
 from embedder.images.decoder_pool import DecodePool, Lane
-from embedder.images.limits import ACCEPTED_LIMITS
 
 MAX_PIXELS: Final = 1_500_000
 """Larger pictures are reduced to so many: 1,414 × 1,061 of 4:3."""
@@ -63,7 +62,7 @@ class LineReader:
 
     def read(self, data: bytes) -> list[Line]:
         """The lines in a picture's file, from top to bottom; raises ImageError."""
-        picture = self._decoders.whole_picture(data, MAX_PIXELS, limits=ACCEPTED_LIMITS)
+        picture = self._decoders.whole_picture(data, MAX_PIXELS)
         task = {"size": picture.size, "cpu_s": _CPU_S, "wall_s": _WALL_S}
         try:
             facts, _ = self._lane.ask(task, picture.tobytes())

@@ -20,8 +20,8 @@ from jobs.values import DEMO_MODEL, model_named
 class ModelSource:
     """Loads the model in the process that calls it, such as an actor. `batch_size` is images per forward pass.
 
-    If `own` is set, it alone counts. `checkpoint` is the model if this process has found it already, so its weights are
-    not hashed again; other processes find their own.
+    `found` is the model if this process has found it already, so its weights are not hashed again. Other processes find
+    their own, where the demo model may be in another folder; but a class goes with it, as they may not name one.
     """
 
     model: str
@@ -30,12 +30,11 @@ class ModelSource:
     precision: Precision = "auto"
     batch_size: int = 64
     convert: bool = field(default=True, compare=False)  # `ModelCache` reuses a model whether or not it was converted
-    own: OwnModel | None = None
-    checkpoint: Checkpoint | None = field(default=None, compare=False, repr=False)
+    found: Checkpoint | OwnModel | None = field(default=None, compare=False, repr=False)
 
     @classmethod
-    def of(cls, model: ModelRecord, checkpoint: Checkpoint | OwnModel, resources: Resources, *, convert: bool) -> Self:
-        """The source of a recorded model, given its checkpoint."""
+    def of(cls, model: ModelRecord, found: Checkpoint | OwnModel, resources: Resources, *, convert: bool) -> Self:
+        """The source of a recorded model that was found."""
         return cls(
             model=model.id,
             revision=model.revision,
@@ -43,17 +42,14 @@ class ModelSource:
             precision=resources.precision,
             batch_size=resources.batch_size,
             convert=convert,
-            own=checkpoint if isinstance(checkpoint, OwnModel) else None,
-            checkpoint=checkpoint if isinstance(checkpoint, Checkpoint) else None,
+            found=found,
         )
 
     def __call__(self) -> Embedder:
-        if self.own is not None:
-            return self.own(self.batch_size)
         # Ray gives a worker one OpenMP thread per reserved CPU, so one. On a CPU the forward pass should use the cores
         # that decoding leaves free, and the kernel divides these better than a fixed split.
         return load_embedder(
-            self.checkpoint or model_named(self.model),
+            self.found or model_named(self.model),
             revision=self.revision,
             device=self.device,
             precision=self.precision,
@@ -64,8 +60,11 @@ class ModelSource:
 
     def __getstate__(self) -> dict[str, Any]:
         """For other machines, where the demo model may be in another folder."""
-        model = "demo" if self.model == str(DEMO_MODEL) else self.model
-        return {**vars(self), "model": model, "checkpoint": None}
+        return {
+            **vars(self),
+            "model": "demo" if self.model == str(DEMO_MODEL) else self.model,
+            "found": self.found if isinstance(self.found, OwnModel) else None,
+        }
 
 
 class ModelCache:

@@ -66,7 +66,8 @@ def parquet(**columns: Any) -> bytes:
 
 
 def write_files(folder: Path, files: Mapping[str, bytes | str] | Iterable[str]) -> Path:
-    """Write these files below the folder; those without content hold `PICTURE`."""
+    """Write these files below the folder, which is made if there are none; those without content hold `PICTURE`."""
+    folder.mkdir(parents=True, exist_ok=True)
     for name, content in (files if isinstance(files, Mapping) else dict.fromkeys(files, PICTURE)).items():
         put(folder / name, content.encode() if isinstance(content, str) else content)
     return folder

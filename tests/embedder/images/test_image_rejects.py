@@ -86,6 +86,7 @@ def test_pillow_has_no_limit_of_its_own_in_decoder_processes() -> None:
     data = encode(Image.new("1", (20_000, 9_500)), "png") + bytes(60_000)  # appended, so that it is no bomb
     with closing(DecodePool(1)) as pool:
         assert pool.decode(data, CENTRE, limits=ACCEPTED_LIMITS).width == 20_000
+        assert pool.whole_picture(data, 200).size == (21, 10)  # a job has accepted it
         with pytest.raises(ImageError, match=r"20000 × 9500 = 190,000,000 pixels, the limit is 150,000,000") as caught:
             pool.decode(data, CENTRE)
     assert caught.value.reason == "too_many_pixels"

@@ -244,7 +244,7 @@ def test_a_job_killed_ten_times_captions_every_image_once(collection: Collection
     moments = random.Random(4)
     for _ in range(10):
         job = start()
-        await_random_moment(job, log, moments, pictures=2 * BLOCK)
+        await_random_moment(job, lambda: pictures_so_far(log), moments, steps=2 * BLOCK)
         job.kill()
         job.wait()
     assert start().wait(timeout=300) == 0

@@ -4,7 +4,6 @@ import json
 import random
 import subprocess
 import sys
-import time
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,7 @@ from tests.support.collections.hand_made import (
     written_rows,
 )
 from tests.support.command_line import Run
+from tests.support.nights.progress import await_random_moment
 from tests.support.paths import ROOT
 from tests.support.pictures.onnx_graph import one_layer
 
@@ -193,7 +193,7 @@ main()
 def test_a_job_killed_ten_times_matches_every_image_once(
     collection: Collection, other: Collection, tmp_path: Path
 ) -> None:
-    ids, vectors = [f"{number:04}" for number in range(2_000)], unit_vectors(2_000, 4)
+    ids, vectors = [f"{number:04}" for number in range(4_000)], unit_vectors(4_000, 4)
     add_version(collection, table(ids, vectors))
     arguments = ["match", collection.location, other.location, "--name", "seen", "-k", "2"]
     command = [sys.executable, "-c", _SMALL_BLOCKS, *arguments]
@@ -201,11 +201,7 @@ def test_a_job_killed_ten_times_matches_every_image_once(
     runs = Path(collection.location) / "annotations" / "seen" / "runs"
     for _ in range(10):
         job = subprocess.Popen(command, stdout=subprocess.DEVNULL, cwd=ROOT)
-        before = len(list(runs.rglob("*.parquet")))
-        while job.poll() is None and len(list(runs.rglob("*.parquet"))) == before:
-            time.sleep(0.001)
-        time.sleep(moments.uniform(0, 0.03))
-        assert job.poll() is None, "it ended before it was killed"
+        await_random_moment(job, lambda: len(list(runs.rglob("*.parquet"))), moments, longest_s=0.03)
         job.kill()
         job.wait()
     subprocess.run(command, stdout=subprocess.DEVNULL, cwd=ROOT, check=True)

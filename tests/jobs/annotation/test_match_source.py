@@ -18,7 +18,7 @@ from tests.support.collections.hand_made import MODEL, add_version, rows, unit_v
 from tests.support.collections.small_collection import png
 from tests.support.collections.storage_steps import KilledError, at, expire, is_number, kill
 from tests.support.command_line import Result, Run
-from tests.support.pictures.sample_images import put_pictures
+from tests.support.listings import write_files
 
 EMBEDDER = """
 class {name}:
@@ -39,8 +39,8 @@ def match(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> Iterator
     monkeypatch.setattr(sys, "path", [*sys.path])
     modules = {name: EMBEDDER.format(name=name, and_more=more) for name, more in {"Mean": "", "Other": "** 2"}.items()}
     (tmp_path / "match_colours.py").write_text("".join(modules.values()))
-    put_pictures(tmp_path / "pictures", {f"{name}.png": png(colour) for name, colour in COLOURS.items()})
-    put_pictures(tmp_path / "mine", {name: png(colour) for name, colour in MINE.items()})
+    write_files(tmp_path / "pictures", {f"{name}.png": png(colour) for name, colour in COLOURS.items()})
+    write_files(tmp_path / "mine", {name: png(colour) for name, colour in MINE.items()})
     embed("gallery", run)
     yield lambda *options, source="mine", to="out/pairs.parquet", by="Mean": run(
         *("match", source, "gallery", "--to", to, "--embedder", f"match_colours:{by}", *options)
@@ -84,7 +84,7 @@ def test_pictures_are_embedded_and_matched_and_only_new_ones_again(match: Callab
     assert run("info", "gallery").code == 0
     assert sorted(path.name for path in Path("out").iterdir()) == ["pairs.collection", "pairs.parquet"]
     more = {"sun.png": (250, 240, 20)}
-    put_pictures(Path("mine"), {"sun.png": png(more["sun.png"])})
+    write_files(Path("mine"), {"sun.png": png(more["sun.png"])})
     Path("mine/bad.png").unlink()
     Path("mine/sea.png").unlink()
     left = {name: colour for name, colour in MINE.items() if name != "sea.png"}
@@ -92,7 +92,7 @@ def test_pictures_are_embedded_and_matched_and_only_new_ones_again(match: Callab
     assert (done.code, "embedded\t1" in done.out) == (0, True), done
     assert pairs() == expected(left | more, 2)
     # Another source has its own pairs.
-    put_pictures(Path("others"), {"leaf.png": png((20, 180, 30))})
+    write_files(Path("others"), {"leaf.png": png((20, 180, 30))})
     assert match(source="others").code == 0
     assert pairs() == expected({"leaf.png": (20, 180, 30)})
     # A collection with another model by now needs vectors of that.

@@ -21,6 +21,7 @@ from index.collection import Collection
 from index.collection.annotations import annotation_log
 from tests.support.collections.hand_made import add_files, metadata_of, written_rows
 from tests.support.command_line import Run
+from tests.support.nights.progress import await_random_moment
 from tests.support.paths import ROOT
 from tests.support.pictures.sample_images import encode
 
@@ -160,11 +161,7 @@ def test_a_job_killed_ten_times_reads_every_picture_once(collection: Collection,
     blocks = Path(collection.location) / "annotations" / "w" / "runs"
     for _ in range(10):
         job = subprocess.Popen(command, stdout=subprocess.DEVNULL, cwd=ROOT, env={**os.environ})
-        before = len(list(blocks.rglob("*.parquet")))
-        while job.poll() is None and len(list(blocks.rglob("*.parquet"))) == before:
-            time.sleep(0.01)
-        time.sleep(moments.uniform(0, 0.2))
-        assert job.poll() is None, "ended before it was killed"
+        await_random_moment(job, lambda: len(list(blocks.rglob("*.parquet"))), moments)
         job.kill()
         job.wait()
     subprocess.run(command, stdout=subprocess.DEVNULL, cwd=ROOT, check=True)

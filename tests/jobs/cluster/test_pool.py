@@ -170,13 +170,13 @@ def test_own_py_modules_are_refused_with_a_remedy(monkeypatch: pytest.MonkeyPatc
         join("auto")
 
 
-def test_the_demo_model_is_found_by_its_name_on_other_machines(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_demo_model_is_found_by_its_name_on_other_machines() -> None:
     demo = Checkpoint.find(str(DEMO_MODEL))
-    here = ModelSource(model=str(DEMO_MODEL), batch_size=8, checkpoint=demo)
+    here, other = ModelSource(model=str(DEMO_MODEL), batch_size=8, found=demo), ModelSource(model="google/siglip")
     there = pickle.loads(pickle.dumps(here))
-    assert (there.model, there.batch_size, there.checkpoint) == ("demo", 8, None)
+    assert (there.model, there.batch_size, there.found) == ("demo", 8, None)
     assert there().identity == here().identity
-    assert pickle.loads(pickle.dumps(ModelSource(model="google/siglip"))).model == "google/siglip"
+    assert pickle.loads(pickle.dumps(other)) == other
     weights = sum(path.stat().st_size for path in DEMO_MODEL.glob("*.safetensors"))
     assert loaded_memory(demo) == GIB + weights
 

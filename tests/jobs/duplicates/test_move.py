@@ -14,14 +14,14 @@ from index.analysis.duplicate_kinds import Kind
 from index.analysis.duplicate_plan import Duplicate, DuplicatePlan, PlannedGroup, PlannedImage
 from jobs.duplicates.move import LOG, movable_folders, move_duplicates, moved_files, undo_moves
 from jobs.errors import UsageError
-from tests.support.pictures.sample_images import put_pictures
+from tests.support.listings import write_files
 
 FILES = {"a/keep.png": b"the best one", "a/copy.jpg": b"a copy", "b/copy.jpg": b"one more copy"}
 
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    return put_pictures(tmp_path / "pictures", FILES)
+    return write_files(tmp_path / "pictures", FILES)
 
 
 @pytest.fixture
@@ -148,7 +148,7 @@ def test_nothing_is_overwritten_either_way(source: Path, aside: Path) -> None:
 def test_a_file_set_aside_from_elsewhere_is_neither_replaced_nor_taken_back_for_another(
     source: Path, aside: Path, tmp_path: Path
 ) -> None:
-    other = put_pictures(tmp_path / "other", FILES)
+    other = write_files(tmp_path / "other", FILES)
     move_duplicates(planned(source), aside, [source])
     assert "nothing is overwritten" in move_duplicates(planned(other), aside, [other]).refused["a/copy.jpg"]
     assert contents(other) == FILES

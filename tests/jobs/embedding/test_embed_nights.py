@@ -12,8 +12,8 @@ from jobs.errors import OtherModelError
 from likeness.cli.options import console
 from tests.support.collections.rejects_and_checks import list_rejects
 from tests.support.collections.storage_steps import KilledError, at, expire, is_step, kill
+from tests.support.listings import write_files
 from tests.support.nights.reembed_nights import DEMO, Nights, assert_rows_match_files, bmps
-from tests.support.pictures.sample_images import put_pictures
 
 
 @pytest.fixture(autouse=True)
@@ -24,7 +24,7 @@ def wide(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def nights(tmp_path: Path) -> Nights:
     """Ten pictures, and a collection that does not exist yet."""
-    return Nights(put_pictures(tmp_path / "my pictures", bmps(*range(10))), str(tmp_path / "collection"))
+    return Nights(write_files(tmp_path / "my pictures", bmps(*range(10))), str(tmp_path / "collection"))
 
 
 def ids(collection: Collection) -> list[str]:
@@ -36,7 +36,7 @@ def test_an_interrupted_embed_is_resumed_after_a_job_of_another_source(nights: N
     with pytest.raises(KilledError), at(is_step("run manifest"), after=False, action=kill):
         nights.embed()
     expire(nights.collection.storage)
-    nights.embed(put_pictures(tmp_path / "other", bmps(20, 21)), None)
+    nights.embed(write_files(tmp_path / "other", bmps(20, 21)), None)
     nights.embed(model=None)
     assert [len(night) for night in nights.embedded] == [10, 2, 0]
     assert_rows_match_files(nights)
@@ -100,7 +100,7 @@ def test_refused_rows_stay_rejects_with_another_model(nights: Nights, tmp_path: 
     listed = tmp_path / "list.csv"
     listed.write_text("uri,id\nmy pictures/0.bmp,x\nmy pictures/1.bmp,x\nbroken,line,here\n")
     nights.embed(listed, DEMO, "--max-reject-rate", "1")
-    nights.embed(put_pictures(tmp_path / "other", bmps(20, 21)))
+    nights.embed(write_files(tmp_path / "other", bmps(20, 21)))
     report = nights.night(other_model, source=tmp_path / "other", max_reject_rate=1)
     assert (report.counts.refused, sorted(nights.embedded[-1])) == (2, ["20.bmp", "21.bmp", "x"])
     assert [row["image_id"] for row in list_rejects(nights.collection)] == ["list.csv#line=4", "x#duplicate=2"]
@@ -162,6 +162,6 @@ def test_no_index_leaves_the_index_alone(nights: Nights, capsys: pytest.CaptureF
 
 def test_embed_warns_of_replaced_ids(nights: Nights, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     nights.embed()
-    nights.embed(put_pictures(tmp_path / "other", bmps(*range(10))))
+    nights.embed(write_files(tmp_path / "other", bmps(*range(10))))
     said = capsys.readouterr().out
     assert "10 ids belong to images elsewhere, which will be replaced; the first is 0.bmp, now" in said

@@ -22,17 +22,16 @@ from api.search.query import Part, Query
 from api.search.service import SearchService
 from api.settings import ServeSettings
 from embedder.errors import ModelError
-from embedder.models.own_embedder import OwnModel
-from embedder.python_class import PythonClass
+from embedder.models.load import find_model, load_embedder
 from index.builder.build_index import build_index
 from index.collection import Collection
 from jobs.embedding.model_source import ModelSource
 from tests.support.collections.rejects_and_checks import list_rejects
 from tests.support.collections.small_collection import PLAIN, png
 from tests.support.command_line import Result, Run
+from tests.support.listings import write_files
 from tests.support.nights.fake_job import embed as embed_on_ray
 from tests.support.paths import ROOT
-from tests.support.pictures.sample_images import put_pictures
 from tests.support.processes import python
 
 HISTOGRAM = "palette:Histogram"
@@ -128,7 +127,7 @@ def forget() -> None:
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The working directory, with `palette.py` and three plain pictures."""
-    put_pictures(tmp_path / "pictures", PLAIN)
+    write_files(tmp_path / "pictures", PLAIN)
     (tmp_path / "palette.py").write_text("import os\nimport subprocess\n" + EXAMPLE + OTHERS)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
@@ -248,7 +247,7 @@ def test_a_class_with_embed_texts_searches_by_words(run: Run, embed: Callable[..
     assert "returned a vector of zeros for 'airport'" in failed.err  # one of the words to calibrate with
     assert NOT_NAMED.replace(HISTOGRAM, "palette:Worded") in run("annotate", "c", "--name", "colour", *labels).err
     with pytest.raises(ModelError, match="expected a sequence of texts, got one text"):
-        OwnModel(PythonClass.in_working_directory("palette:Worded"))().embed_texts("red")
+        load_embedder(find_model("palette:Worded", allowed=["palette:Worded"])).embed_texts("red")
 
 
 def test_a_picture_without_a_vector_is_a_reject(run: Run, embed: Callable[..., Result], folder: Path) -> None:
@@ -339,8 +338,8 @@ def test_vectors_of_a_class_are_imported(run: Run, embed: Callable[..., Result],
 @pytest.mark.ray
 def test_a_histogram_on_ray(folder: Path, cluster: int) -> None:
     """Actors and replicas find the class by its name."""
-    own = OwnModel(PythonClass.in_working_directory(HISTOGRAM))
-    embed_on_ray(folder / "pictures", folder / "c", load=ModelSource(model=HISTOGRAM, own=own), like=own())
+    load = ModelSource(model=HISTOGRAM, found=find_model(HISTOGRAM, allowed=[HISTOGRAM]))
+    embed_on_ray(folder / "pictures", folder / "c", load=load, like=load())
     build_index(Collection.open("c"))
     settings = ServeSettings(collection="c", embedder=HISTOGRAM, port=cluster, embedders=1, num_cpus=0.5)
     with httpx.Client(base_url=serve(settings, blocking=False), timeout=30) as client:

@@ -37,7 +37,7 @@ from jobs.sources.listing import listing_table
 from tests.support.collections.run_plans import run_plan_of
 from tests.support.collections.small_collection import png
 from tests.support.fake_embedder import FakeEmbedder
-from tests.support.pictures.sample_images import put_pictures
+from tests.support.listings import write_files
 
 FAKE = FakeEmbedder()
 MODEL = model_record(FAKE.identity)
@@ -189,7 +189,7 @@ def test_hostile_pictures_are_rejects_with_a_reason(tmp_path: Path, monkeypatch:
         "flat.png": (hostile.png(12_200, 12_200, bits=1, colour=0), "decompression_bomb"),
         "good.png": (png((1, 2, 3)), None),
     }
-    put_pictures(tmp_path, {name: data for name, (data, _) in pictures.items()})
+    write_files(tmp_path, {name: data for name, (data, _) in pictures.items()})
     with closing(DecodePool(2, timeout_s=1)) as decoders:
         monkeypatch.setattr("jobs.embedding.stages._decoders", lambda _: decoders)
         table = fetch_and_decode(listed(*(str(tmp_path / name) for name in pictures)), settings=SETTINGS)

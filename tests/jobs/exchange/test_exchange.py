@@ -33,7 +33,7 @@ from tests.support.collections.rejects_and_checks import list_rejects, read_chec
 from tests.support.collections.s3_server import Bucket
 from tests.support.collections.small_collection import PLAIN
 from tests.support.command_line import Run
-from tests.support.pictures.sample_images import put_pictures
+from tests.support.listings import write_files
 from tests.support.servers.clients import on_this_machine
 
 VECTORS = unit_vectors(40, seed=7)
@@ -147,7 +147,7 @@ def write_clip_retrieval(folder: Path, parts: list[tuple[np.ndarray[Any, Any], d
 
 def test_vectors_without_an_address_are_shown_without_a_picture(run: Run, tmp_path: Path) -> None:
     """Beside others that have one: in the terminal, over HTTP and in a notebook."""
-    path = str(put_pictures(tmp_path / "p", PLAIN) / "red.png")
+    path = str(write_files(tmp_path / "p", PLAIN) / "red.png")
     source, collection = tmp_path / "list.parquet", str(tmp_path / "c")
     table = {"id": ["a", "b", "c"], "uri": [path, None, path], "embedding": unit_vectors(3).tolist()}
     pq.write_table(pa.table(table), source)
@@ -538,7 +538,7 @@ def test_vectors_of_an_unknown_model_are_searched_by_id_but_not_by_words(
     tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    put_pictures(tmp_path / "pictures", PLAIN)
+    write_files(tmp_path / "pictures", PLAIN)
     pq.write_table(pa.table({"id": IDS, "embedding": VECTORS.tolist()}), tmp_path / "list.parquet")
     assert "40 images, Flat" in run("import", "list.parquet", "made").out
     like = json.loads(run("search", "made", "--like", "00.jpg", "-k", "3", "--format", "json").out)["matches"]
@@ -586,7 +586,7 @@ def test_reembed_reuses_imported_vectors(tmp_path: Path, run: Run, monkeypatch: 
         return json.loads(run("reembed", "pictures", collection, *options, "--on", "local", "--format", "json").out)
 
     monkeypatch.chdir(tmp_path)
-    pictures = put_pictures(tmp_path / "pictures", PLAIN)
+    pictures = write_files(tmp_path / "pictures", PLAIN)
     export(embed_here(pictures, tmp_path / "collection"), str(tmp_path / "out"), "parquet")
     assert run("import", "out", "made", "--model", "demo").code == 0
     assert "already there" in run("embed", "pictures", "made", "--model", "demo", "--on", "local").out

@@ -22,8 +22,8 @@ from jobs.spec import JobSpec
 from jobs.update import Update
 from tests.support.collections.hand_made import MODEL, add_run, rows, unit_vectors
 from tests.support.collections.run_plans import images_to_do
+from tests.support.listings import write_files
 from tests.support.nights.reembed_nights import DEMO, Nights, bmp, bmps
-from tests.support.pictures.sample_images import put_pictures
 
 OTHER = ModelRecord(id="other", revision=None, fingerprint="b" * 64, dim=4)
 
@@ -153,7 +153,7 @@ def test_a_source_without_images_leaves_no_collection_behind(
     tmp_path: Path, files: list[str] | None, message: str, missing: Literal["keep", "delete"]
 ) -> None:
     if files is not None:
-        put_pictures(tmp_path / "pictures", dict.fromkeys(files, b""))
+        write_files(tmp_path / "pictures", dict.fromkeys(files, b""))
     settings = JobSpec(source=str(tmp_path / "pictures"), collection=str(tmp_path / "new"), model=DEMO, missing=missing)
     with pytest.raises(SourceError, match=message):
         Update(spec=settings, console=Console(quiet=True)).run()
@@ -162,7 +162,7 @@ def test_a_source_without_images_leaves_no_collection_behind(
 
 def test_images_that_another_job_embeds_after_the_listing_are_not_missing(tmp_path: Path) -> None:
     """If another job creates the collection meanwhile, the source is listed again."""
-    nights = Nights(put_pictures(tmp_path / "pictures", bmps(1)), str(tmp_path / "new"))
+    nights = Nights(write_files(tmp_path / "pictures", bmps(1)), str(tmp_path / "new"))
     create = Collection.create_or_open
 
     def meanwhile(location: str) -> Collection:

@@ -20,8 +20,8 @@ from jobs.file_extensions import checked_extensions
 from jobs.sources import list_videos
 from jobs.sources.list_images import left_out_warning
 from tests.support.collections.s3_server import Bucket
-from tests.support.listings import list_images
-from tests.support.pictures.sample_images import corner_error, put_pictures, quarters
+from tests.support.listings import list_images, write_files
+from tests.support.pictures.sample_images import corner_error, quarters
 from tests.support.pictures.videos import draw_scenes, write_video
 
 BOTH = checked_extensions(["images", "videos"])
@@ -126,7 +126,7 @@ def broken(clip: Path) -> dict[str, bytes]:
 
 
 def test_broken_videos_are_rejects_and_other_files_are_listed(clip: Path, tmp_path: Path) -> None:
-    put_pictures(tmp_path, broken(clip))
+    write_files(tmp_path, broken(clip))
     quarters().save(tmp_path / "a.png")
     listing = list_images(str(tmp_path), extensions=BOTH)
     found = dict(zip(listing["image_id"].to_pylist(), listing["error_reason"].to_pylist(), strict=True))

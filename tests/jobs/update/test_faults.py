@@ -18,7 +18,7 @@ from index.collection import Collection
 from jobs.demo.gallery import make_gallery
 from tests.support.nights.fake_job import assert_gallery_is_embedded, crops_of
 from tests.support.nights.fault_driver import BLOCK
-from tests.support.nights.progress import await_random_moment
+from tests.support.nights.progress import await_random_moment, pictures_so_far
 from tests.support.paths import ROOT
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(900)]
@@ -73,7 +73,7 @@ def test_however_often_a_job_is_killed_every_good_image_is_embedded_once(
     for victim, on in victims:
         if job is None or job.process.poll() is not None:
             job = Job(gallery.folder, collection_folder, log, on)
-        await_random_moment(job.process, log, rng, pictures=60)
+        await_random_moment(job.process, lambda: pictures_so_far(log), rng, steps=60)
         eventually(partial(job.kill, victim), f"there is a process of {victim} to kill", 120)
     if job is None or job.process.poll() is not None:
         job = Job(gallery.folder, collection_folder, log, "local")

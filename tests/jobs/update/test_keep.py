@@ -19,8 +19,9 @@ from jobs.planning.content_hashes import content_hashes
 from likeness.cli.options import console
 from tests.support.collections.storage_steps import KilledError, expire, kill
 from tests.support.command_line import Run
+from tests.support.listings import write_files
 from tests.support.nights.reembed_nights import BROKEN, DEMO, Nights
-from tests.support.pictures.sample_images import encode, put_pictures
+from tests.support.pictures.sample_images import encode
 
 WIDE = {"width": {"$gte": 32}}
 LARGE = {"size": {"$gte": 2000}}
@@ -45,7 +46,7 @@ PICTURES = {
 def nights(tmp_path: Path) -> Nights:
     """Two wide pictures of noise, a plain one, a small one and a broken one; none are embedded yet."""
     Collection.create_or_open(str(tmp_path / "collection"))
-    return Nights(put_pictures(tmp_path / "pictures", PICTURES), str(tmp_path / "collection"))
+    return Nights(write_files(tmp_path / "pictures", PICTURES), str(tmp_path / "collection"))
 
 
 def night(nights: Nights, keep: dict[str, Any] | None, model: str = DEMO, **fields: Any) -> Any:
@@ -149,7 +150,7 @@ def test_a_filter_applies_to_the_source_of_its_job(nights: Nights, tmp_path: Pat
     """A job of another source that changes the model leaves out the same images of this one."""
     night(nights, {**VARIED, "size": {"$gte": 300}})
     before = outcomes(nights)
-    other = put_pictures(tmp_path / "other", {f"2-{name}": PICTURES[name] for name in ("noise.png", "small.png")})
+    other = write_files(tmp_path / "other", {f"2-{name}": PICTURES[name] for name in ("noise.png", "small.png")})
     night(nights, {"width": {"$lt": 32}}, other_model, source=other)
     assert outcomes(nights) == {**before, "2-noise": "filtered", "2-small": "embedded"}
     counts = night(nights, {**VARIED, "size": {"$gte": 300}}, other_model).counts

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from index.collection import Collection
+from tests.support.listings import write_files
 from tests.support.nights.reembed_nights import DEMO, Nights, bmp
-from tests.support.pictures.sample_images import put_pictures
 
 _NUMBERS = {"column_types": {"price": "number"}}
 _IDS = {"id_column": "sku"}
@@ -49,7 +49,7 @@ NIGHTS: dict[str, list[tuple[str, dict[str, Any]]]] = {
 
 def night(folder: Path, text: str, fields: dict[str, Any]) -> dict[str, tuple[Any, ...]]:
     """The reason, the vector and the price of each row, after a night with this list."""
-    source = put_pictures(folder.parent / "source", {"a.bmp": bmp(1), "b.bmp": bmp(2)})
+    source = write_files(folder.parent / "source", {"a.bmp": bmp(1), "b.bmp": bmp(2)})
     (source / "list.csv").write_text(text)
     Collection.create_or_open(str(folder))
     options = {"max_reject_rate": 1, "max_missing": 1, "index": False, **fields}

@@ -13,9 +13,10 @@ from PIL.ExifTags import GPS
 from index.collection import Collection
 from index.search import Searcher
 from tests.support.collections.rejects_and_checks import list_rejects
+from tests.support.listings import write_files
 from tests.support.nights.reembed_nights import DEMO, Nights
 from tests.support.pictures.exif import with_exif
-from tests.support.pictures.sample_images import encode, put_pictures, quarters
+from tests.support.pictures.sample_images import encode, quarters
 
 PLACE: dict[int, Any] = {GPS.GPSLatitudeRef: "N", GPS.GPSLatitude: (52.0, 30.0, 0.0)}
 PLACE |= {GPS.GPSLongitudeRef: "E", GPS.GPSLongitude: (13.0, 15.0, 0.0)}
@@ -28,7 +29,7 @@ def nights(tmp_path: Path) -> Nights:
     noon = with_exif("JPEG", "2024:05:31 12:00:00", "Nokia", "7", PLACE)
     pictures = {"noon.jpg": noon, "plain.jpg": with_exif("JPEG", colour="blue")}
     Collection.create_or_open(str(tmp_path / "collection"))
-    return Nights(put_pictures(tmp_path / "pictures", pictures), str(tmp_path / "collection"), index=False)
+    return Nights(write_files(tmp_path / "pictures", pictures), str(tmp_path / "collection"), index=False)
 
 
 def exif(nights: Nights) -> dict[str, list[Any]]:
@@ -76,7 +77,7 @@ def test_a_part_that_cannot_be_read_is_refused_each_time(nights: Nights) -> None
 def test_a_raised_limit_accepts_what_was_rejected_before(tmp_path: Path) -> None:
     pictures = {"large.png": encode(quarters(100, 80), "png"), "small.png": encode(Image.new("RGB", (40, 40)), "png")}
     Collection.create_or_open(str(tmp_path / "collection"))
-    nights = Nights(put_pictures(tmp_path / "pictures", pictures), str(tmp_path / "collection"), index=False)
+    nights = Nights(write_files(tmp_path / "pictures", pictures), str(tmp_path / "collection"), index=False)
     report = nights.night(DEMO, max_pixels=7_999, max_reject_rate=1)
     assert (report.embedded, report.rejected, report.failed) == (1, 0, 1)
     [reject] = list_rejects(nights.collection)
@@ -93,7 +94,7 @@ def test_a_large_plan_with_little_on_it_is_accepted_with_a_raised_limit(tmp_path
     plan = encode(Image.new("1", (8_000, 6_000)), "png")  # so few bytes that it may be made to fill memory
     Collection.create_or_open(str(tmp_path / "collection"))
     pictures = {"plan.png": plan, "small.png": encode(Image.new("RGB", (40, 40)), "png")}
-    nights = Nights(put_pictures(tmp_path / "pictures", pictures), str(tmp_path / "collection"), index=False)
+    nights = Nights(write_files(tmp_path / "pictures", pictures), str(tmp_path / "collection"), index=False)
     assert nights.night(DEMO, max_reject_rate=1).failed == 1
     [reject] = list_rejects(nights.collection)
     assert reject["error_reason"] == "decompression_bomb"

@@ -24,6 +24,7 @@ from likeness.cli import app
 from tests.support.collections.hand_made import add_run, add_version, metadata_of, rows
 from tests.support.collections.rejects_and_checks import list_rejects
 from tests.support.collections.storage_steps import STEPS, KilledError, at, expire, is_step, kill
+from tests.support.listings import write_files
 from tests.support.nights.quiet_night import make_job
 from tests.support.nights.reembed_nights import (
     DEMO,
@@ -35,7 +36,6 @@ from tests.support.nights.reembed_nights import (
     save_nights,
     vector_of,
 )
-from tests.support.pictures.sample_images import put_pictures
 
 LENIENT = 0.5
 
@@ -178,7 +178,7 @@ def test_the_last_images_of_a_collection_are_not_deleted(nights: Nights, tmp_pat
     ):
         nights.night(max_missing=1.0)
     assert nights.collection.runs() == runs
-    nights.night(source=put_pictures(tmp_path / "other", bmps(20)))
+    nights.night(source=write_files(tmp_path / "other", bmps(20)))
     assert nights.night(max_missing=1.0).counts.deleted == 10
     assert Searcher.open(nights.collection).ntotal == 1
 
@@ -188,7 +188,7 @@ def test_rows_of_another_source_are_replaced_within_limits(
 ) -> None:
     nights.index = False
     other = tmp_path / "other"
-    put_pictures(other / "a", {f"{seed}.bmp": bmp(20 + seed) for seed in range(3)})
+    write_files(other / "a", {f"{seed}.bmp": bmp(20 + seed) for seed in range(3)})
     before = nights.collection.live_rows().to_pylist()
     for dry_run in (True, False):
         with pytest.raises(
@@ -408,7 +408,7 @@ def test_a_crashed_model_change_resumes_while_the_old_index_answers(nights: Nigh
 
 
 def test_a_model_change_covers_every_source(nights: Nights, tmp_path: Path, other_model: str) -> None:
-    more = put_pictures(tmp_path / "more", bmps(20))
+    more = write_files(tmp_path / "more", bmps(20))
     nights.night(source=more)
     report = nights.night(other_model)
     assert (report.counts.listed, report.embedded, len(report.runs)) == (11, 11, 2)

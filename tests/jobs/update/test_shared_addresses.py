@@ -13,8 +13,9 @@ from PIL import Image
 
 from index.collection import Collection
 from tests.support.collections.storage_steps import KilledError, expire, kill
+from tests.support.listings import write_files
 from tests.support.nights.reembed_nights import BROKEN, DEMO, Nights, bmp
-from tests.support.pictures.sample_images import encode, put_pictures
+from tests.support.pictures.sample_images import encode
 
 WIDE = encode(Image.fromarray(np.full((40, 60, 3), 99, np.uint8)), "PNG")
 PICTURES = {"a.bmp": bmp(1), "b.bmp": bmp(2), "wide.png": WIDE, "broken.jpg": BROKEN}
@@ -39,7 +40,7 @@ ROWS = [
 
 def new_nights(folder: Path) -> Nights:
     Collection.create_or_open(str(folder / "collection"))
-    return Nights(put_pictures(folder / "pictures", PICTURES), str(folder / "collection"))
+    return Nights(write_files(folder / "pictures", PICTURES), str(folder / "collection"))
 
 
 @pytest.fixture

@@ -34,8 +34,7 @@ from tests.support.collections.hand_made import add_version, searcher_of, unit_v
 from tests.support.collections.small_collection import COLOURS, PLAIN, embedded_row
 from tests.support.collections.storage_steps import at, is_number, is_step
 from tests.support.command_line import Result, Run
-from tests.support.listings import put
-from tests.support.pictures.sample_images import put_pictures
+from tests.support.listings import put, write_files
 from tests.support.processes import python
 
 COMMANDS = (
@@ -80,7 +79,7 @@ def test_sigterm_ends_a_command_like_ctrl_c(monkeypatch: pytest.MonkeyPatch, run
 
 @pytest.fixture(scope="module")
 def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return put_pictures(tmp_path_factory.mktemp("made") / "pictures", PLAIN)
+    return write_files(tmp_path_factory.mktemp("made") / "pictures", PLAIN)
 
 
 @pytest.fixture(scope="module")
@@ -575,7 +574,7 @@ def test_embed_ends_with_the_index_and_the_next_command(run: Run, growing: Path,
 
 
 def test_embed_counts_what_is_left_out_and_prints_json(run: Run, tmp_path: Path) -> None:
-    source = put_pictures(tmp_path / "source", PLAIN)
+    source = write_files(tmp_path / "source", PLAIN)
     for name in ("@eaDir/red.png", "gifs/blue.gif", "gifs/more/green.png", ".hidden.png", "notes.md"):
         put(source / name, next(iter(PLAIN.values())))
     arguments = ("embed", source, "c", "--model", "demo", "--exclude", "*.gif", "--exclude", "more/")
@@ -627,7 +626,7 @@ def test_a_working_folder_that_is_not_utf8_is_one_line(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
     folder = tmp_path / os.fsdecode(b"caf\xe9")
-    put_pictures(folder, PLAIN)
+    write_files(folder, PLAIN)
     monkeypatch.chdir(folder)
     words = command.split()
     assert_one_line(run(*words), f"{tmp_path}/caf\\xe9", " is not UTF-8: rename the folder, or make a link to it")
@@ -638,7 +637,7 @@ def test_a_working_folder_that_is_not_utf8_is_one_line(
 
 
 def test_a_link_makes_a_folder_usable_that_is_not_utf8(run: Run, tmp_path: Path) -> None:
-    folder = put_pictures(tmp_path / os.fsdecode(b"caf\xe9"), PLAIN)
+    folder = write_files(tmp_path / os.fsdecode(b"caf\xe9"), PLAIN)
     (tmp_path / "link").symlink_to(folder)
     report = facts_of(run, "embed", "link", "c", "--model", "demo")
     assert (report["embedded"], report["rejected"]) == (3, 0)

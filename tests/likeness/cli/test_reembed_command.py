@@ -20,9 +20,9 @@ from tests.support.collections.hand_made import add_version, rows
 from tests.support.collections.s3_server import Bucket
 from tests.support.collections.small_collection import PLAIN, png
 from tests.support.command_line import Run
+from tests.support.listings import write_files
 from tests.support.nights.quiet_night import make_job
 from tests.support.nights.reembed_nights import DEMO, Nights
-from tests.support.pictures.sample_images import put_pictures
 from tests.support.processes import python
 
 SLOW_MODULES = ("torch", "transformers", "ray")
@@ -32,7 +32,7 @@ SLOW_MODULES = ("torch", "transformers", "ray")
 def embedded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three pictures and their collection, with the demo model."""
     folder = tmp_path_factory.mktemp("made")
-    Nights(put_pictures(folder / "pictures", PLAIN), str(folder / "collection")).night(DEMO)
+    Nights(write_files(folder / "pictures", PLAIN), str(folder / "collection")).night(DEMO)
     return folder
 
 
@@ -151,7 +151,7 @@ def in_ray(pid: int) -> bool:
 )
 def test_sigterm_while_embedding_exits_with_130(tmp_path: Path, with_spec: bool, on: str) -> None:
     """Ray's own handler of SIGTERM would end the job with 15."""
-    pictures, collection = put_pictures(tmp_path / "pictures", PLAIN), tmp_path / "collection"
+    pictures, collection = write_files(tmp_path / "pictures", PLAIN), tmp_path / "collection"
     Collection.create_or_open(str(collection))
     (tmp_path / "job.yaml").write_text(
         f"source: pictures\ncollection: collection\nmodel: demo\nresources: {{on: {on}}}\n"

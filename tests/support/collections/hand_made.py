@@ -28,7 +28,7 @@ from index.collection.records import (
 )
 from index.search import Searcher
 from index.segments.segment import Segment
-from tests.support.pictures.sample_images import put_pictures
+from tests.support.listings import write_files
 
 DIM = 8
 MODEL = ModelRecord(id="hand-made", revision="1", fingerprint="a" * 64, dim=DIM)
@@ -111,7 +111,7 @@ def written_rows(collection: Collection, run: RunStart, files: Sequence[RowFile]
 
 def add_files(collection: Collection, folder: Path, files: Mapping[str, bytes]) -> VersionManifest:
     """Write these files to a folder, and index a row with a random vector for each."""
-    put_pictures(folder, files)
+    write_files(folder, files)
     uris = [str(folder / name) for name in files]
     hashes = {"content_hash": [hashlib.sha256(data).hexdigest() for data in files.values()]}
     return add_version(collection, rows(list(files), unit_vectors(len(files)), uris=uris, metadata=hashes))

@@ -9,12 +9,12 @@ from index.collection import Collection
 from jobs.sources.list_images import list_images
 from tests.support.collections.hand_made import DIM, MODEL, unit_vectors
 from tests.support.collections.small_collection import PLAIN
-from tests.support.pictures.sample_images import put_pictures
+from tests.support.listings import write_files
 
 
 def make_job(folder: Path) -> Path:
     """Make `pictures/`, `collection/` with index 000001, and `job.yaml`; returns the path of the latter."""
-    source = put_pictures(folder / "pictures", PLAIN)
+    source = write_files(folder / "pictures", PLAIN)
     listing = list_images(str(source)).read()
     collection = Collection.create_or_open(str(folder / "collection"))
     vectors = pa.array(list(unit_vectors(len(listing))), pa.list_(pa.float32(), DIM))

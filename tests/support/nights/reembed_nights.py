@@ -35,7 +35,8 @@ from jobs.spec import JobSpec, Resources
 from jobs.update import Update
 from jobs.values import DEMO_MODEL
 from likeness.cli import app
-from tests.support.pictures.sample_images import encode, put_pictures
+from tests.support.listings import write_files
+from tests.support.pictures.sample_images import encode
 
 DEMO = str(DEMO_MODEL)
 BROKEN = b"no picture"
@@ -133,7 +134,7 @@ def bmp(seed: int) -> bytes:
 
 def save_nights(folder: Path, pictures: dict[str, bytes]) -> Path:
     """Pictures of an old date and a collection of them, for `copy_nights`; returns the folder."""
-    nights = Nights(put_pictures(folder / "now" / "pictures", pictures), str(folder / "now" / "collection"))
+    nights = Nights(write_files(folder / "now" / "pictures", pictures), str(folder / "now" / "collection"))
     for name in pictures:
         os.utime(nights.pictures / name, (1e9, 1e9))
     nights.night(DEMO)

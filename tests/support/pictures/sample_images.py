@@ -4,8 +4,6 @@ import functools
 import io
 import struct
 import zlib
-from collections.abc import Mapping
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -27,15 +25,6 @@ def encode(image: Image.Image, name: str, **options: object) -> bytes:
     target = io.BytesIO()
     image.save(target, name, **{**SAVE.get(name, {}), **options})
     return target.getvalue()
-
-
-def put_pictures(folder: Path, pictures: Mapping[str, bytes]) -> Path:
-    """Write files, given by their paths in a folder; returns the folder."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, data in pictures.items():
-        (folder / name).parent.mkdir(exist_ok=True)
-        (folder / name).write_bytes(data)
-    return folder
 
 
 def quarters(width: int = 96, height: int = 64) -> Image.Image:
