@@ -59,7 +59,6 @@ class ModelSource:
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        """For other machines, where the demo model may be in another folder."""
         return {
             **vars(self),
             "model": "demo" if self.model == str(DEMO_MODEL) else self.model,
