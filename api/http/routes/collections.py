@@ -71,10 +71,8 @@ def collection_routes(runner: QueryRunner) -> APIRouter:
             _require_mergeable(query, engines)
         runner.admit(request, query.parts, searches=1 if as_one else len(names), cost=len(names))
         if as_one:
-            options = options_in({**query.options, "cursor": None})
-            page = replace(query, options=options, start=query.place)
             engine = await to_thread.run_sync(Engine.joined, [*engines.values()])  # 8 ms for forty collections
-            answers = [await runner.answer(page, services[names[0]], engine, watch)]
+            answers = [await runner.answer(query, services[names[0]], engine, watch)]
         else:
             answers = await _answers(runner, query, services, engines, watch)
         require_found(answers)
