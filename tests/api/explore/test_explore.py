@@ -19,7 +19,7 @@ from PIL import Image
 from api.errors import OtherModelError, Problem
 from api.explore import Likeness
 from api.explore.colours import colour_distances, group_colours
-from api.explore.likeness import Neighbours
+from api.explore.neighbours import Neighbours
 from api.explore.widget import ExploreWidget
 from embedder.errors import ModelError
 from index.errors import NotACollectionError, QueryError
