@@ -16,8 +16,7 @@ from api.errors import Problem, abbreviate, invalid
 from api.observe.log import Stopwatch, current_record, is_awaited, record_outcome
 from api.search.batcher import ContentKey
 from api.search.engine import Engine, LiveEngine
-from api.search.facets import facets_out
-from api.search.page import check_fields, editions_of, naming_option, next_cursor, page_of
+from api.search.page import check_fields, editions_of, naming_option, page_fields, page_of
 from api.search.partial_answers import ask_shards
 from api.search.pictures import Pictures, problem_of_query
 from api.search.query import Part, Query, SearchResult
@@ -103,15 +102,10 @@ class SearchService:
         answer, searcher = answered.answer, answered.searcher
         if answer.end is not None:
             self.live.keep_for_pages(engine)
-        cursor = next_cursor(query, answer, {"": engine.searcher.manifest.edition})
+        editions = {"": engine.searcher.manifest.edition}
         return SearchResult(
             matches=answer.matches,
-            first=1 + query.place.seen,
-            total=answer.total,
-            exact=answer.exact,
-            groups=None if answer.group_sizes is None else len(answer.group_sizes),
-            facets=None if answer.facets is None else facets_out(answer.facets, searcher.filterable),
-            cursor=None if cursor is None else str(cursor),
+            **page_fields(query, answer, editions, searcher.filterable),
             version=engine.searcher.version,
             ntotal=engine.searcher.ntotal,
             searched=searcher.searched,
