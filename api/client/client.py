@@ -13,7 +13,6 @@ from pydantic import TypeAdapter
 
 from api.client.query import (
     Body,
-    Example,
     ImageLike,
     Search,
     check_is_list,
@@ -23,27 +22,12 @@ from api.client.query import (
     to_json,
     with_options,
 )
-from api.client.transport import Timeout, Transport, refusal
+from api.client.transport import Transport, refusal
 from api.documents import MAX_BATCH, MAX_JSON_VALUES, IndexDetailsOut, PageOut, SwitchedOut, VersionOut
-from api.errors import ClientError, RequestRefused, ServerUnreachable, TooBusy
+from api.errors import ClientError, RequestRefused
 from api.search.query import CollectionsResult, QueryOptions, SearchResult
 from embedder.identity import ModelIdentity
 from index.matches import Match
-
-__all__ = [
-    "ClientError",
-    "CollectionsResult",
-    "Example",
-    "ImageLike",
-    "LikenessClient",
-    "Match",
-    "RequestRefused",
-    "Search",
-    "SearchResult",
-    "ServerUnreachable",
-    "Timeout",
-    "TooBusy",
-]
 
 T = TypeVar("T")
 
@@ -57,16 +41,12 @@ class LikenessClient:
             for match in client.search(image="star.jpg", k=5):
                 print(match.score, match.image_id)
 
-    `timeout` is a Timeout, or seconds for a whole call. Every method raises ServerUnreachable, and RequestRefused with
+    `timeout` is in seconds, for a whole call. Every method raises ServerUnreachable, and RequestRefused with
     the server's problem document (TooBusy if the server is overloaded after `retries` retries). All calls except
     `promote` and `rollback` are retried if that may help.
     """
 
-    def __init__(
-        self, base_url: str, *, api_key: str | None = None, timeout: Timeout | float | None = None, retries: int = 3
-    ) -> None:
-        if not isinstance(timeout, Timeout):
-            timeout = Timeout() if timeout is None else Timeout(total=timeout)
+    def __init__(self, base_url: str, *, api_key: str | None = None, timeout: float = 60, retries: int = 3) -> None:
         self._http = Transport(base_url, api_key=api_key, timeout=timeout, retries=retries)
 
     def __repr__(self) -> str:

@@ -4,7 +4,6 @@ import io
 import json
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from http.cookiejar import DefaultCookiePolicy
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -19,25 +18,18 @@ from api.client.query import Body
 from api.errors import ClientError, RequestRefused, ServerUnreachable, TooBusy
 
 _TRANSIENT: Final = frozenset({429, 502, 503, 504})
+_CONNECT_S: Final = 5.0
+_READ_S: Final = 30.0  # without a byte
 _NO_RETRIES: Final = Retry(0)
 _MIN_TIMEOUT_S: Final = 1e-3  # 0 would make a socket non-blocking
 _BLOCK_BYTES: Final = 2**16
 
 
-@dataclass(frozen=True, kw_only=True)
-class Timeout:
-    """Seconds: `connect` to connect, `read` without a byte, `total` for a call, including waits and retries.
-
-    `total` is checked whenever bytes are sent or arrive, so a call can exceed it by at most one `read`.
-    """
-
-    connect: float = 5.0
-    read: float = 30.0
-    total: float = 60.0
-
-
 class Transport:
     """HTTP to one server. Thread-safe.
+
+    A call may take `timeout` seconds, including waits and retries. This is checked whenever bytes are sent or arrive,
+    so a call can take longer by at most `_READ_S`.
 
     Idempotent requests are retried, at most `retries` times, after a connection that failed or broke and after 429,
     502, 503 and 504, unless the problem document says that a retry is useless. Retry-After is honoured.
@@ -45,7 +37,7 @@ class Transport:
 
     # Not the retries of requests' adapter, which have no time limit for the whole call, and do not retry an answer that
     # breaks off in its body.
-    def __init__(self, base_url: str, *, api_key: str | None, timeout: Timeout, retries: int) -> None:
+    def __init__(self, base_url: str, *, api_key: str | None, timeout: float, retries: int) -> None:
         parts = urlsplit(base_url)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
             raise ValueError(f"expected a base_url such as http://127.0.0.1:8000, got {base_url!r}")
@@ -77,7 +69,7 @@ class Transport:
 
     def send(self, method: str, path: str, *, body: Body | None = None, repeatable: bool = True) -> bytes:
         """The body of the answer. Raises RequestRefused, TooBusy, ServerUnreachable."""
-        deadline = time.monotonic() + self._timeout.total
+        deadline = time.monotonic() + self._timeout
         retry = self._retry if repeatable else _NO_RETRIES
         while True:
             try:
@@ -101,7 +93,7 @@ class Transport:
                 self.base_url + path,
                 data=_Upload(body.data, deadline) if body else None,
                 headers={"Content-Type": body.media_type} if body else None,
-                timeout=(min(self._timeout.connect, remaining), min(self._timeout.read, remaining)),
+                timeout=(min(_CONNECT_S, remaining), min(_READ_S, remaining)),
                 allow_redirects=False,  # a key must not be sent to another host
                 stream=True,
             ) as response:
@@ -118,14 +110,14 @@ class Transport:
         while block := response.raw.read1(_BLOCK_BYTES, decode_content=True):
             blocks.append(block)
             if time.monotonic() > deadline:
-                raise ServerUnreachable(f"{response.url}: the answer took longer than {self._timeout.total:g} s")
+                raise ServerUnreachable(f"{response.url}: the answer took longer than {self._timeout:g} s")
         return b"".join(blocks)
 
     def _reason(self, error: Exception) -> str:
         if isinstance(error, requests.ConnectTimeout):
-            return f"no connection within {self._timeout.connect:g} s"
+            return f"no connection within {min(_CONNECT_S, self._timeout):g} s"
         if isinstance(error, requests.ReadTimeout | urllib3.exceptions.ReadTimeoutError):
-            return f"no answer within {min(self._timeout.read, self._timeout.total):g} s"
+            return f"no answer within {min(_READ_S, self._timeout):g} s"
         wrapped = error.args[0] if error.args else error
         return str(getattr(wrapped, "reason", wrapped))
 

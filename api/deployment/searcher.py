@@ -69,11 +69,6 @@ class SearcherReplica:
         return Shard.open(self._collection, manifest, split_into_shards(manifest.segments, self._count)[self._number])
 
 
-def by_grpc(handles: Sequence[DeploymentHandle[Any]]) -> list[DeploymentHandle[Any]]:
-    """The same handles, whose calls cost half the CPU of those that pass Ray's object store."""
-    return [handle.options(_by_reference=False) for handle in handles]
-
-
 def open_sharded(
     handles: Sequence[DeploymentHandle[Any]], timeout_s: float, collection: Collection, version: str | None = None
 ) -> VersionSearcher:

@@ -49,8 +49,6 @@ from index.versions.servable import open_last_good
 if TYPE_CHECKING:
     from api.explore.widget import ExploreWidget
 
-__all__ = ["Likeness", "Neighbours"]
-
 _OPTIONS = tuple(name for name in QueryOptions.__annotations__ if name != "offset")  # of `explore`, which turns pages
 # A grid should not wait for a host that is gone.
 _FETCH_POLICY = FetchPolicy(timeout_s=10.0, retries=1)

@@ -28,9 +28,9 @@ from api.http.requests import (
     UploadFields,
     read_texts,
 )
+from api.search.page import naming_option
 from api.search.query import Part, Query, fields_in, options_in
 from api.settings import RequestLimits
-from index.errors import OptionError
 from index.filters.plain import parse_strictly
 from index.search_options import DEFAULT_K
 
@@ -141,10 +141,8 @@ class BodyReader:
         options = options_in(fields)
         if not 1 <= (k := options.get("k", DEFAULT_K)) <= self._limits.max_k:
             raise invalid("k", f"a whole number from 1 to {self._limits.max_k}", k)
-        try:
+        with naming_option():
             return Query(parts=parts, options=options)
-        except OptionError as error:
-            raise invalid(error.name, error.expected, error.got) from error
 
     def _parts(self, source: Mapping[str, Any]) -> tuple[Part, ...]:
         """The part of a query that is no mix, or none."""

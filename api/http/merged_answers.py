@@ -12,8 +12,7 @@ from api.documents import CollectionMatchOut, CollectionsSearchResponse, Searche
 from api.http.responses import index_out, match_out, model_out, timing
 from api.observe.log import Stopwatch
 from api.search.engine import Engine
-from api.search.facets import facets_out
-from api.search.page import next_cursor
+from api.search.page import page_fields
 from api.search.query import Query
 from api.search.service import Answered
 from api.settings import RequestLimits
@@ -34,20 +33,14 @@ def document(
     names, searchers = [*engines], [engine.searcher for engine in engines.values()]
     starts = [0, *accumulate(searcher.manifest.rows for searcher in searchers)]
     answer = answers[0].answer if len(answers) == 1 else _merged([each.answer for each in answers], starts, query)
-    cursor = next_cursor(query, answer, {name: each.searcher.manifest.edition for name, each in engines.items()})
-    facets = None if answer.facets is None else facets_out(answer.facets, answers[0].searcher.filterable)
+    editions = {name: engine.searcher.manifest.edition for name, engine in engines.items()}
     model = next(iter(engines.values())).embedder.identity if have_one_model(engines) else None
     return {
         "matches": [
             _match_out(names[bisect(starts, position) - 1], match, limits.show_locations)
             for match, position in zip(answer.matches, answer.positions, strict=True)
         ],
-        "first": query.place.seen + 1,
-        "total": answer.total,
-        "exact": answer.exact,
-        "groups": None if answer.group_sizes is None else len(answer.group_sizes),
-        "facets": facets,
-        "cursor": None if cursor is None else str(cursor),
+        **page_fields(query, answer, editions, answers[0].searcher.filterable),
         "indexes": dict(zip(names, map(index_out, searchers), strict=True)),
         "searched": SearchedOut(
             rows=sum(each.searcher.searched for each in answers), of=sum(searcher.ntotal for searcher in searchers)

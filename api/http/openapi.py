@@ -100,18 +100,14 @@ _KEY: Final = (
 )
 
 
-def open_routes() -> dict[str, Any]:
-    """The arguments of `include_router` for routes that anybody may call."""
-    return _common()
-
-
 def guarded_routes(*, needs_key: bool) -> dict[str, Any]:
-    """The same for routes that are limited, and may need a key."""
+    """The arguments of `include_router` for routes that are limited, and may need a key."""
     refusals = (errors.Unauthorized, errors.Forbidden) if needs_key else ()
-    return _common(*_GUARDED_PROBLEMS, *refusals, dependencies=_KEY if needs_key else ())
+    return open_routes(*_GUARDED_PROBLEMS, *refusals, dependencies=_KEY if needs_key else ())
 
 
-def _common(*problems: type[Problem], dependencies: tuple[Depends, ...] = ()) -> dict[str, Any]:
+def open_routes(*problems: type[Problem], dependencies: tuple[Depends, ...] = ()) -> dict[str, Any]:
+    """The same for routes that anybody may call, which have these problems and dependencies besides those of all."""
     version = {"schema": {"type": "string", "enum": [VERSION]}, "description": "the API version of this answer"}
     answer = {"headers": {API_VERSION: {**version, "required": True}}}
     return {

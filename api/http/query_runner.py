@@ -1,9 +1,9 @@
 """Finds the service for a request, and runs the slow parts of its searches in a limited number of threads."""
 
 import asyncio
-from collections.abc import Awaitable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 from anyio import CapacityLimiter, to_thread
@@ -83,18 +83,16 @@ class QueryRunner:
         if cost > 1:
             charge(request, cost - 1)
 
-    async def search(
-        self, query: Query, service: SearchService, engine: Engine, vectors: Sequence[Vector] | None = None
-    ) -> SearchResponse:
-        """The answer to a query. `vectors` are those of its parts, if they are known. Raises Problem."""
+    async def search(self, query: Query, service: SearchService, engine: Engine) -> SearchResponse:
+        """The answer to a query; for a further page, by the engine of the page before. Raises Problem."""
         watch = Stopwatch()
-        query, engine = await self._prepared(query, service, engine, watch, fetches=vectors is None)
-        with self._searching.hold(), self._redacted_model(engine):
-            # Converting a thousand matches takes milliseconds, for which other requests need not wait.
-            return await to_thread.run_sync(
-                lambda: search_response(service.search(query, engine, watch, vectors), self._show_locations),
-                limiter=self._searchers,
-            )
+        if query.options.get("cursor") is not None:
+            engine = await to_thread.run_sync(service.engine_of, query, limiter=self._searchers)
+        query = await self._prepared(query, service, engine, watch)
+        # Converting a thousand matches takes milliseconds, for which other requests need not wait.
+        return await self._run(
+            engine, lambda: search_response(service.search(query, engine, watch), self._show_locations)
+        )
 
     async def answer(
         self,
@@ -104,32 +102,17 @@ class QueryRunner:
         watch: Stopwatch,
         vectors: Sequence[Vector] | None = None,
     ) -> Answered:
-        """Like `search`, for an answer about several collections."""
-        query, engine = await self._prepared(query, service, engine, watch, fetches=vectors is None)
-        with self._searching.hold(), self._redacted_model(engine):
-            return await to_thread.run_sync(
-                lambda: service.answer(query, engine, watch, vectors), limiter=self._searchers
-            )
-
-    async def _prepared(
-        self, query: Query, service: SearchService, engine: Engine, watch: Stopwatch, *, fetches: bool
-    ) -> tuple[Query, Engine]:
-        """The query with its pictures, and the engine that answers it."""
-        if query.options.get("cursor") is not None:
-            engine = await to_thread.run_sync(service.engine_of, query, limiter=self._searchers)
-        check_columns(query.options, engine.searcher.filterable, self._show_locations)
-        if not self._show_locations:
-            query = replace(query, hidden=LOCATION_COLUMNS)
-        if fetches:
-            query = replace(query, parts=await self.fetched(query.parts, service, engine, watch))
-        return query, engine
+        """Like `search` by this engine, for several collections. `vectors` are those of the query's parts, if known:
+        threads that ask for them at once would each decode a picture.
+        """
+        query = await self._prepared(query, service, engine, watch)
+        return await self._run(engine, partial(service.answer, query, engine, watch, vectors))
 
     async def vectors(
         self, parts: Sequence[Part], service: SearchService, engine: Engine, watch: Stopwatch
     ) -> list[Vector]:
         """The vectors of a query's parts, which have their pictures. Raises Problem."""
-        with self._searching.hold(), self._redacted_model(engine):
-            return await to_thread.run_sync(service.vectors, engine, parts, watch, limiter=self._searchers)
+        return await self._run(engine, partial(service.vectors, engine, parts, watch))
 
     async def find(self, query: Query, service: SearchService, engine: Engine) -> Found:
         return Found(ok=await self.search(query, service, engine))
@@ -139,15 +122,22 @@ class QueryRunner:
         [vector] = await self.vectors(await self.fetched((part,), service, engine, watch), service, engine, watch)
         return Embedded(ok=vector.tolist(), timing_ms=timing(watch.milliseconds()))
 
-    @contextmanager
-    def _redacted_model(self, engine: Engine) -> Iterator[None]:
-        """Remove the model's folder from its own message that it takes no text."""
-        try:
-            yield
-        except TextNotSupported as problem:
-            known = (engine.embedder.identity.model_id,)
-            detail = redact(problem.detail, show_locations=self._show_locations, known_locations=known)
-            raise problem.with_detail(detail) from problem
+    async def _prepared(self, query: Query, service: SearchService, engine: Engine, watch: Stopwatch) -> Query:
+        """The query with its pictures, which leaves out the columns that callers must not see. Raises Problem."""
+        check_columns(query.options, engine.searcher.filterable, self._show_locations)
+        hidden = frozenset() if self._show_locations else LOCATION_COLUMNS
+        return replace(query, hidden=hidden, parts=await self.fetched(query.parts, service, engine, watch))
+
+    async def _run(self, engine: Engine, work: Callable[[], T]) -> T:
+        """The result of the work, in a thread and with a slot. Raises Problem."""
+        with self._searching.hold():
+            try:
+                return await to_thread.run_sync(work, limiter=self._searchers)
+            except TextNotSupported as problem:
+                # The model's own message has its folder.
+                known = (engine.embedder.identity.model_id,)
+                detail = redact(problem.detail, show_locations=self._show_locations, known_locations=known)
+                raise problem.with_detail(detail) from problem
 
     async def fetched(
         self, parts: tuple[Part, ...], service: SearchService, engine: Engine, watch: Stopwatch

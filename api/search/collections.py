@@ -28,16 +28,6 @@ _STATE_TIMEOUT_S: Final = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class CollectionState:
-    """`failure` says why a collection cannot be opened; `manifest` is None if none can be read."""
-
-    name: str
-    is_open: bool = False
-    manifest: VersionManifest | None = None
-    failure: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
 class ClosedCollection:
     """`open` takes as long as loading its model does."""
 
@@ -147,10 +137,10 @@ class Collections:
         collection = closable.collection if closable else self._open[name].service.live.collection
         return collection.location if collection else ""
 
-    async def state(self, name: str) -> CollectionState:
+    async def state(self, name: str) -> tuple[VersionManifest | None, str | None]:
+        """The manifest of a collection's live version, if one can be read, and why it cannot be opened."""
         if (opened := self._open.get(name)) is not None:
-            manifest = opened.service.engine.searcher.manifest
-            return CollectionState(name=name, is_open=True, manifest=manifest)
+            return opened.service.engine.searcher.manifest, None
         failure = self._recent_failure(name)
         try:
             async with asyncio.timeout(_STATE_TIMEOUT_S):
@@ -163,7 +153,7 @@ class Collections:
             live, failure = LiveVersion(), failure or str(error)
         if live.damage and not failure:
             failure = str(live.damage)
-        return CollectionState(name=name, manifest=live.manifest, failure=failure or None)
+        return live.manifest, failure or None
 
     def _recent_failure(self, name: str) -> str | None:
         """Why the collection could not be opened; None if the next request tries again."""

@@ -8,8 +8,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from api.documents import PageOut
 from api.errors import abbreviate, invalid, invalid_fields
 from api.search.cursor import Cursor
+from api.search.facets import facets_out
 from api.search.query import OF_VECTORS, Query
 from index.collection.rows import FIXED_COLUMNS
 from index.errors import FilterError, OptionError, QueryError
@@ -75,12 +77,21 @@ def _check_words(query: Query) -> None:
             raise invalid(name, expected, query.options.get(name))
 
 
-def next_cursor(query: Query, answer: Answer, editions: Mapping[str, str]) -> Cursor | None:
-    """The cursor for the page after an answer; None if that is the last, or the next is deeper than options allow."""
+def page_fields(query: Query, answer: Answer, editions: Mapping[str, str], types: Mapping[str, str]) -> PageOut:
+    """What the answer says besides its matches. `editions` are of the index versions, by the names of the collections,
+    and `types` the Arrow types of columns. There is no cursor if the next page is deeper than options allow.
+    """
     end, deepest = answer.end, MAX_DIVERSE if is_set(query.options, "diversity") else MAX_K
-    if end is None or (end.position is None and answer.group_sizes is None and end.seen + query.k > deepest):
-        return None
-    return Cursor(editions={**editions}, search=query.digest, place=end)
+    if end is not None and end.position is None and answer.group_sizes is None and end.seen + query.k > deepest:
+        end = None
+    return {
+        "first": query.place.seen + 1,
+        "total": answer.total,
+        "exact": answer.exact,
+        "groups": None if answer.group_sizes is None else len(answer.group_sizes),
+        "facets": None if answer.facets is None else facets_out(answer.facets, types),
+        "cursor": None if end is None else str(Cursor(editions={**editions}, search=query.digest, place=end)),
+    }
 
 
 def editions_of(query: Query, names: Iterable[str]) -> Mapping[str, str] | None:

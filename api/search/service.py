@@ -16,8 +16,7 @@ from api.errors import Problem, abbreviate, invalid
 from api.observe.log import Stopwatch, current_record, is_awaited, record_outcome
 from api.search.batcher import ContentKey
 from api.search.engine import Engine, LiveEngine
-from api.search.facets import facets_out
-from api.search.page import check_fields, editions_of, naming_option, next_cursor, page_of
+from api.search.page import check_fields, editions_of, naming_option, page_fields, page_of
 from api.search.partial_answers import ask_shards
 from api.search.pictures import Pictures, problem_of_query
 from api.search.query import Part, Query, SearchResult
@@ -39,7 +38,6 @@ _ROUNDING: Final = 1e-6
 
 class Answered(NamedTuple):
     answer: Answer
-    engine: Engine
     searcher: VersionSearcher
     """That of the engine, or of the shards that answered."""
     refusal: Problem | None = None
@@ -91,34 +89,23 @@ class SearchService:
         self.engine.batcher.close()
         self.decoders.close()
 
-    def search(
-        self,
-        query: Query,
-        engine: Engine | None = None,
-        watch: Stopwatch | None = None,
-        vectors: Sequence[Vector] | None = None,
-    ) -> SearchResult:
+    def search(self, query: Query, engine: Engine | None = None, watch: Stopwatch | None = None) -> SearchResult:
         """The nearest neighbours of the query's mix, without the images that are parts of it; or without parts, the
         images that pass the filter.
 
-        `vectors` are those of the query's parts, if they are known. Matches have a percentile if the query's kind has
-        one. Raises Problem, which names the field; and like `ask_shards` if shards do not answer.
+        Matches have a percentile if the query's kind has one. Raises Problem, which names the field; and like
+        `ask_shards` if shards do not answer.
         """
-        watch = watch or Stopwatch()
-        answered = self.answer(query, engine, watch, vectors)
+        engine, watch = engine or self.engine_of(query), watch or Stopwatch()
+        answered = self.answer(query, engine, watch)
         require_found([answered])
-        answer, engine, searcher, _ = answered
+        answer, searcher = answered.answer, answered.searcher
         if answer.end is not None:
             self.live.keep_for_pages(engine)
-        cursor = next_cursor(query, answer, {"": engine.searcher.manifest.edition})
+        editions = {"": engine.searcher.manifest.edition}
         return SearchResult(
             matches=answer.matches,
-            first=1 + query.place.seen,
-            total=answer.total,
-            exact=answer.exact,
-            groups=None if answer.group_sizes is None else len(answer.group_sizes),
-            facets=None if answer.facets is None else facets_out(answer.facets, searcher.filterable),
-            cursor=None if cursor is None else str(cursor),
+            **page_fields(query, answer, editions, searcher.filterable),
             version=engine.searcher.version,
             ntotal=engine.searcher.ntotal,
             searched=searcher.searched,
@@ -127,14 +114,9 @@ class SearchService:
         )
 
     def answer(
-        self,
-        query: Query,
-        engine: Engine | None = None,
-        watch: Stopwatch | None = None,
-        vectors: Sequence[Vector] | None = None,
+        self, query: Query, engine: Engine, watch: Stopwatch, vectors: Sequence[Vector] | None = None
     ) -> Answered:
-        """Like `search`, with the engine and the searcher that answered."""
-        engine, watch = engine or self.engine_of(query), watch or Stopwatch()
+        """Like `search`, with the searcher that answered. `vectors` are those of the query's parts, if known."""
         check_fields(engine.searcher, query.options.get("fields"))
         refusal: errors.Problem | None = None
         if query.options.get("words") == "only":
@@ -151,7 +133,7 @@ class SearchService:
         with watch.stage("search"):
             allow_partial = query.options.get("allow_partial", False)
             answer, searcher = ask_shards(engine.searcher, page, allow_partial=allow_partial)
-        return Answered(answer, engine, searcher, refusal)
+        return Answered(answer, searcher, refusal)
 
     def engine_of(self, query: Query) -> Engine:
         """The engine that answers a query: the current one, for a further page that of the page before. Raises

@@ -18,7 +18,7 @@ import numpy as np
 import ray
 from ray import serve
 
-from api.deployment.searcher import SearcherReplica, by_grpc, open_sharded
+from api.deployment.searcher import SearcherReplica, open_sharded
 from api.settings import ServeSettings
 from benchmarks.common.clustered import MODEL, Clustered, Vectors, index_rows
 from benchmarks.common.report import Report, run
@@ -52,8 +52,9 @@ def sharded(collection: Collection, count: int) -> VersionSearcher:
         name = f"shard-{number}-of-{count}"
         deployment = serve.deployment(name=name, ray_actor_options={"num_cpus": 0.5}, max_ongoing_requests=64)
         application = deployment(SearcherReplica).bind(settings, number)
-        handles.append(serve.run(application, name=name, route_prefix=None))
-    return open_sharded(by_grpc(handles), _TIMEOUT_S, collection)
+        handle = serve.run(application, name=name, route_prefix=None)
+        handles.append(handle.options(_by_reference=False))  # as `IngressReplica` does
+    return open_sharded(handles, _TIMEOUT_S, collection)
 
 
 def compare(searchers: dict[int, VersionSearcher], queries: Vectors) -> list[dict[str, float]]:

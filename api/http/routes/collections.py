@@ -20,11 +20,11 @@ from api.http.query_runner import QueryRunner, all_of
 from api.http.requests import COLLECTIONS_SEARCH
 from api.http.responses import json_response, model_out
 from api.observe.log import Stopwatch
-from api.search.collections import CollectionState
 from api.search.engine import Engine
 from api.search.page import editions_of
 from api.search.query import Query, options_in
 from api.search.service import Answered, SearchService, Vector, require_found
+from index.collection.records import VersionManifest
 from index.search_options import MAX_K, Place, is_set
 
 T = TypeVar("T")
@@ -41,7 +41,8 @@ def collection_routes(runner: QueryRunner) -> APIRouter:
         key = request.scope.get(KEY)
         names = [name for name in runner.collections.names if key is None or key.allows(name)]
         states = await all_of(map(runner.collections.state, names))
-        return CollectionsOut(collections=[_collection_out(state, runner) for state in states])
+        listed = [_collection_out(name, *state, runner) for name, state in zip(names, states, strict=True)]
+        return CollectionsOut(collections=listed)
 
     @router.get("/collections/{name}", include_in_schema=False)
     async def page(name: str, request: Request) -> Response:  # to a relative address: a proxy may add a prefix
@@ -71,10 +72,8 @@ def collection_routes(runner: QueryRunner) -> APIRouter:
             _require_mergeable(query, engines)
         runner.admit(request, query.parts, searches=1 if as_one else len(names), cost=len(names))
         if as_one:
-            options = options_in({**query.options, "cursor": None})
-            page = replace(query, options=options, start=query.place)
             engine = await to_thread.run_sync(Engine.joined, [*engines.values()])  # 8 ms for forty collections
-            answers = [await runner.answer(page, services[names[0]], engine, watch)]
+            answers = [await runner.answer(query, services[names[0]], engine, watch)]
         else:
             answers = await _answers(runner, query, services, engines, watch)
         require_found(answers)
@@ -87,16 +86,18 @@ def collection_routes(runner: QueryRunner) -> APIRouter:
     return router
 
 
-def _collection_out(state: CollectionState, runner: QueryRunner) -> CollectionOut:
-    manifest, failure = state.manifest, state.failure
+def _collection_out(
+    name: str, manifest: VersionManifest | None, failure: str | None, runner: QueryRunner
+) -> CollectionOut:
+    is_open = name in runner.collections.open_services
     return {
-        "name": state.name,
-        "path": f"/collections/{quote(state.name)}/",
-        "state": "open" if state.is_open else "closed" if failure is None else "unavailable",
+        "name": name,
+        "path": f"/collections/{quote(name)}/",
+        "state": "open" if is_open else "closed" if failure is None else "unavailable",
         "ntotal": manifest.ntotal if manifest else None,
         "version": manifest.version if manifest else None,
         "model": model_out(manifest.model, runner.limits.show_locations) if manifest else None,
-        "failure": failure and runner.redacted(failure, state.name),
+        "failure": failure and runner.redacted(failure, name),
     }
 
 

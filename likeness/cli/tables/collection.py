@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from rich import filesize
 from rich.console import Group
 
 from index.collection import Collection
@@ -16,7 +17,7 @@ from index.collection.rows import EMBEDDING, FILTERED, FIXED_COLUMNS, REJECT_COL
 from index.filters.columns import type_name
 from index.versions.files import version_files
 from index.versions.servable import collection_model, live_version
-from likeness.cli.tables.text_table import TextTable, format_cell, human_size
+from likeness.cli.tables.text_table import TextTable, format_cell
 
 
 def columns_table(facts: Sequence[Mapping[str, Any]]) -> Group:
@@ -100,13 +101,13 @@ def facts_table(facts: Mapping[str, Any]) -> Group:
     index = facts["index"]
     if not index or "segments" not in index:
         return Group(TextTable((), _flat(facts)))
-    shown = {**index, "memory": human_size(index["memory"])}
+    shown = {**index, "memory": filesize.decimal(index["memory"])}
     shown |= {f"recall@{k}": f"{recall:.4f}" for k, recall in shown.pop("recall").items()}
     shown |= {f"{kind} recall@10": _kind_line(each) for kind, each in shown.pop("kinds").items() if kind != "image"}
     segments, choice = shown.pop("segments"), [Option(**option) for option in shown.pop("choice")]
     header = ("segment", "kind", "images", "tombstones", "memory")
     rows = [
-        (name, each["kind"], f"{each['ntotal']:,}", f"{each['tombstones']:,}", human_size(each["memory"]))
+        (name, each["kind"], f"{each['ntotal']:,}", f"{each['tombstones']:,}", filesize.decimal(each["memory"]))
         for name, each in segments.items()
     ]
     overview = TextTable((), _flat({**facts, "index": shown}))
@@ -122,7 +123,7 @@ def choice_table(choice: Sequence[Option]) -> TextTable:
     """The kinds of index that were considered, and why one was chosen."""
     return TextTable(
         ("index", "memory", "", "why"),
-        [(each.name, human_size(each.memory), "chosen" if each.chosen else "", each.why) for each in choice],
+        [(each.name, filesize.decimal(each.memory), "chosen" if each.chosen else "", each.why) for each in choice],
     )
 
 

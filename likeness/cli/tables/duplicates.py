@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 from typing import Any, Final
 
+from rich import filesize
 from rich.console import Group
 
 from index.analysis.duplicate_plan import DuplicatePlan, PlannedImage
 from jobs.values import counted
-from likeness.cli.tables.text_table import human_size
 
 _FACTS = ("image_id", "width", "height", "format", "size", "exif", "modified", "uri")
 
@@ -52,7 +52,7 @@ def _facts(image: PlannedImage) -> str:
     parts = (
         f"{image.width} × {image.height}" if image.width else None,
         image.format,
-        human_size(image.size) if image.size is not None else None,
+        filesize.decimal(image.size) if image.size is not None else None,
         "EXIF" if image.exif else None,
         f"{image.modified:%Y-%m-%d}" if image.modified else None,
     )

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rich import filesize
 from rich.console import Group, RenderableType
 
 from index.analysis.evaluation import DEPTHS, ClassFigures, Estimate, Evaluation
@@ -11,7 +12,7 @@ from index.collection.records import VersionManifest
 from index.versions.promotion import Version
 from index.versions.prune import Pruned
 from jobs.values import counted
-from likeness.cli.tables.text_table import TextTable, human_size
+from likeness.cli.tables.text_table import TextTable
 
 _MAX_CONFUSIONS = 10
 
@@ -25,7 +26,7 @@ def quality_table(manifest: VersionManifest) -> TextTable:
         *((f"latency {name}", f"{value:.2f} ms") for name, value in manifest.latency_ms.items()),
         ("queries/s", f"{manifest.queries_per_second:,.0f}"),
         ("cost of a query", _ageing(manifest)),
-        ("memory", human_size(manifest.memory)),
+        ("memory", filesize.decimal(manifest.memory)),
         ("segments", f"{segments:,}" + (f", an update of {manifest.base}" if manifest.base else "")),
     ]
     return TextTable((), rows)
@@ -69,7 +70,7 @@ def _version_row(facts: Mapping[str, Any]) -> tuple[str, ...]:
     built = facts["created_at"][:16].replace("T", " ")
     return (
         *(facts["version"], _state(facts), built, f"{facts['ntotal']:,}", f"{facts['recall']['10']:.4f}"),
-        *(f"{facts['latency_ms']['p99']:.2f} ms", human_size(facts["memory"])),
+        *(f"{facts['latency_ms']['p99']:.2f} ms", filesize.decimal(facts["memory"])),
     )
 
 
@@ -94,7 +95,7 @@ def pruned_table(pruned: Pruned, *, dry_run: bool) -> Group:
         *((path, f"left: {reason}") for path, reason in pruned.left.items()),
     ]
     verb = "would be freed" if dry_run else "freed"
-    total = f"{human_size(pruned.bytes_freed)} {verb}" if pruned.bytes_freed else "nothing to remove"
+    total = f"{filesize.decimal(pruned.bytes_freed)} {verb}" if pruned.bytes_freed else "nothing to remove"
     return Group(*([TextTable((), rows)] if rows else []), total)
 
 

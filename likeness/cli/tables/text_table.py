@@ -76,16 +76,6 @@ def _blocks(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[Re
         yield ""
 
 
-def human_size(size: int) -> str:
-    """`1.5 GB`: decimal, three digits."""
-    value = float(size)
-    for unit in ("B", "kB", "MB", "GB"):
-        if value < 999.5:
-            return f"{value:.3g} {unit}"
-        value /= 1000
-    return f"{value:.3g} TB"
-
-
 def format_cell(value: object) -> str:
     if value is None:
         return "–"

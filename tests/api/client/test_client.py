@@ -24,27 +24,19 @@ import pytest
 from PIL import Image
 
 from api.access.keys import KeyRing, KeyScope, add_key
-from api.client.client import (
-    ClientError,
-    Example,
-    LikenessClient,
-    Match,
-    RequestRefused,
-    Search,
-    SearchResult,
-    ServerUnreachable,
-    Timeout,
-    TooBusy,
-)
+from api.client import LikenessClient
+from api.client.query import Example, Search
+from api.errors import ClientError, RequestRefused, ServerUnreachable, TooBusy
 from api.http import requests
 from api.http.app import create_app
 from api.local import listening, running
-from api.search.query import Part, Query
+from api.search.query import Part, Query, SearchResult
 from api.search.service import SearchService
 from api.settings import Access
 from benchmarks.common.waiting import eventually
 from embedder.identity import ModelIdentity
 from index.collection import Collection
+from index.matches import Match
 from tests.support.collections.small_collection import PLAIN, add_pictures, followed_service, make_collection, png
 from tests.support.fake_embedder import FakeEmbedder
 from tests.support.pictures.sample_images import rotated
@@ -444,14 +436,14 @@ def test_an_unreachable_server(server: ScriptedServer) -> None:
 @pytest.mark.parametrize(
     ("reply", "timeout", "message"),
     [
-        (Reply(silent_s=1.0), Timeout(read=0.2), r"no answer within 0\.2 s"),
-        (Reply(data=b"12", headers={"Content-Length": "3"}), Timeout(read=0.2), r"no answer within 0\.2 s"),
+        (Reply(silent_s=1.0), 0.2, r"no answer within 0\.2 s"),
+        (Reply(data=b"12", headers={"Content-Length": "3"}), 0.2, r"no answer within 0\.2 s"),
         (Reply(data=bytes(500), drip_s=0.02), 0.5, r"took longer than 0\.5 s"),  # 10 s in all
     ],
     ids=["silent", "silent half way", "dripping"],
 )
 def test_a_call_ends_in_time_and_a_silent_server_gets_no_retry(
-    server: ScriptedServer, reply: Reply, timeout: Any, message: str
+    server: ScriptedServer, reply: Reply, timeout: float, message: str
 ) -> None:
     server.replies = [reply]
     with LikenessClient(server.url, timeout=timeout) as client, pytest.raises(ServerUnreachable, match=message):
@@ -479,11 +471,14 @@ def slow_reader(listener: socket.socket) -> None:
 
 
 @pytest.mark.parametrize("total", [20.0, 0.5])
-def test_a_slow_upload_has_the_time_of_the_call_not_the_time_to_connect(total: float) -> None:
+def test_a_slow_upload_has_the_time_of_the_call_not_the_time_to_connect(
+    total: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("api.client.transport._CONNECT_S", 0.4)
     with listening("127.0.0.1", 0) as listener:
         threading.Thread(target=slow_reader, args=(listener,), daemon=True).start()
         host, port = listener.getsockname()
-        client = LikenessClient(f"http://{host}:{port}", timeout=Timeout(connect=0.4, total=total), retries=0)
+        client = LikenessClient(f"http://{host}:{port}", timeout=total, retries=0)
         with client, nullcontext() if total > 1 else pytest.raises(ServerUnreachable, match="not sent in time"):
             assert client.search(image=bytes(2**24)) == RESULT
 

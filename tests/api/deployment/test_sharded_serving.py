@@ -16,11 +16,12 @@ import pytest
 from ray.exceptions import ActorDiedError, RayError, RayTaskError
 
 from api.build_service import build_service
-from api.client.client import LikenessClient, RequestRefused
+from api.client import LikenessClient
 from api.deployment.application import run, serve_app, shard_application
 from api.deployment.capacity import empty_shards, shard_memory, shortage
 from api.deployment.searcher import SearcherReplica, open_sharded
 from api.deployment.shard_calls import ShardCaller
+from api.errors import RequestRefused
 from api.http.app import create_app
 from api.local import running
 from api.settings import Replicas, ServeSettings

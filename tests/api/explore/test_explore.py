@@ -18,7 +18,7 @@ from PIL import Image, ImageColor
 
 from api.errors import OtherModelError, Problem
 from api.explore import Likeness
-from api.explore.likeness import Neighbours
+from api.explore.neighbours import Neighbours
 from api.explore.picture_map import group_colours
 from api.explore.widget import ExploreWidget
 from embedder.errors import ModelError

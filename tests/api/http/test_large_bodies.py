@@ -13,10 +13,12 @@ import pytest
 from fastapi.testclient import TestClient
 
 import api.http.body
-from api.client.client import LikenessClient, Search, SearchResult
+from api.client import LikenessClient
+from api.client.query import Search
 from api.documents import json_bytes
 from api.http.app import create_app
 from api.local import running
+from api.search.query import SearchResult
 from api.search.service import SearchService
 from api.settings import RequestLimits
 from index.search import Searcher
