@@ -70,6 +70,7 @@ def annotate(update: Update) -> None:
     if not (spec.annotations or spec.searches) or not Collection.open(spec.collection).runs():
         return
     from jobs.annotation.annotate import Annotate  # late: most jobs have none
+    from jobs.annotation.predictors.searches import unlisted_stale
     from jobs.annotation.publish import publish
     from jobs.annotation.recipes import recipe_of
     from jobs.schedule.saved_searches import run_searches
@@ -82,16 +83,17 @@ def annotate(update: Update) -> None:
             recipe=partial(recipe_of, embedder=spec.embedder),
             max_reject_rate=spec.max_reject_rate,
         )
-        stale = {each.name for each in spec.annotations}
+        stale = dict.fromkeys((each.name for each in spec.annotations), "")
         for each in spec.annotations:
             with report.timed("annotate"), _left_out(f"the annotation {each.name}", report):
                 done = job.write_columns(each)
-                stale.remove(each.name)
+                del stale[each.name]
                 if done.embedded or done.rejected:
                     line = f"{each.name}: {counted(done.embedded, 'image')} annotated, {done.rejected:,} rejected"
                     report.notes.append(line)
         if spec.searches:
             with report.timed("search"), _left_out("the saved searches", report):
+                stale |= unlisted_stale(spec, collection, job.live[0])
                 run_searches(job, spec.searches, update.embedder, report, stale)
         if not report.searches:  # which publish before they deliver
             publish(collection, update.console)

@@ -32,7 +32,16 @@ from jobs.schedule.history import last_entries
 from jobs.search_spec import SearchSpec
 from jobs.sources.listing import LISTING
 from jobs.spec import JobSpec
-from tests.support.collections.hand_made import DIM, MODEL, add_version, hashed, metadata_of, rows, unit_vectors
+from tests.support.collections.hand_made import (
+    DIM,
+    MODEL,
+    add_run,
+    add_version,
+    hashed,
+    metadata_of,
+    rows,
+    unit_vectors,
+)
 from tests.support.collections.small_collection import PLAIN
 from tests.support.collections.storage_steps import KilledError, at, expire, is_number, kill
 from tests.support.command_line import Result, Run
@@ -381,6 +390,42 @@ def test_a_broken_search_is_left_out_and_delivers_later_what_it_has_missed(
     assert found_by(collection).keys() >= matching(0, "even").keys()
 
 
+def test_an_image_waits_for_the_annotation_that_a_filter_names(collection: Collection, hook: ScriptedServer) -> None:
+    """Its value is null for one night, because it was rejected and is tried again: it is tested once it has a value."""
+    [odd, even], log = searches(hook.url), annotation_log(collection, "own")
+    specs = [odd, even.model_copy(update={"name": "own", "filter": {"own": "ok"}})]
+
+    def annotate(number: int, rejected: dict[str, bool]) -> None:
+        ids = [key for key in ids_of_night(number) if key not in rejected]
+        made = rows(
+            ids, rejected=dict.fromkeys(rejected, "ValueError"), metadata={"own": [*["ok"] * len(ids), None, None]}
+        )
+        retryable = pa.array([*[False] * len(ids), *rejected.values()])
+        add_run(log, hashed(made).append_column("retryable", retryable))
+
+    def shown(key: str) -> dict[str, Any]:
+        return {name: value for name, value in metadata_of(collection)[key].items() if not name.endswith("_scores")}
+
+    annotate(0, dict.fromkeys(ids_of_night(0)[-2:], False))
+    night(collection, 0, specs)
+    late, never, *_ = matching(1, "even")
+    annotate(1, {late: True, never: False})
+    night(collection, 1, specs)
+    found = {("odd", "001"): sorted(matching(1, "odd")), ("own", "001"): sorted({*matching(1, "even")} - {late, never})}
+    assert delivered(hook) == found
+    others = ["odd"] if late in matching(1, "odd") else []
+    assert shown(late) == {"own": None, "searches": others, "searches_waiting": ["own"]}
+    report = night(collection, 1, specs)  # still without a value
+    assert (report.searches["own"].tested, delivered(hook)) == (1, found)
+    add_run(log, hashed(rows([late], metadata={"own": ["ok"]})))
+    hook.requests.clear()
+    report = night(collection, 1, specs)
+    assert (report.searches["own"].tested, delivered(hook)) == (1, {("own", "001"): [late]})
+    assert shown(late) == {"own": "ok", "searches": [*others, "own"], "searches_waiting": None}
+    assert night(collection, 1, specs).searches["own"].tested == 0
+    assert len(hook.requests) == 1
+
+
 def test_damaged_records_are_errors(collection: Collection) -> None:
     specs = searches(None)
     night(collection, 0, specs)
@@ -456,3 +501,29 @@ def test_a_night_does_all_but_what_is_broken_and_publishes_once(tmp_path: Path, 
         key: (["dark"], True) for key in PLAIN
     }
     assert (reembed("bad", "late", "none").code, collection.current()) == (0, "000002")
+
+
+def test_a_filter_may_need_an_annotation_that_the_job_does_not_list(tmp_path: Path, run: Run) -> None:
+    path, collection = make_job(tmp_path), Collection.open(str(tmp_path / "collection"))
+    path.write_text(
+        path.read_text()
+        + "searches: [{name: hand, image_id: red.png, min_score: -1, filter: {other_size: {$exists: true}}}]\n"
+    )
+    log, ids = annotation_log(collection, "other"), sorted(PLAIN)
+    add_run(log, rows(ids[:-1], metadata={"other_size": range(len(ids) - 1)}))
+    done = run("reembed", "--spec", path)
+    message = (
+        "the filter of the search 'hand' needs other_size, which is not up to date: list the annotation other in the "
+        "job's file, or run `likeness annotate` before the job"
+    )
+    assert (done.code, message in done.err) == (2, True), done
+    add_run(log, rows(ids[-1:], metadata={"other_size": [7]}))
+    done = run("reembed", "--spec", path)
+    assert (done.code, "hand matches 3 of 3 images" in done.out) == (0, True), done
+    # A selection is up to date without values for all.
+    log.storage.delete("")
+    picked = MODEL.model_copy(update={"id": "select --name other"})
+    add_run(log, rows(ids[:1], metadata={"other_size": [7]}), model=picked)
+    path.write_text(path.read_text().replace("min_score: -1", "min_score: -0.9"))
+    done = run("reembed", "--spec", path)
+    assert (done.code, "hand matches 1 of 3 images" in done.out) == (0, True), done
