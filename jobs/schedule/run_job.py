@@ -12,7 +12,7 @@ from index.collection import Collection, writing
 from index.errors import CollectionError, LeaseError, OvertakenError
 from index.versions.prune import prune
 from jobs.embedding.report import Report
-from jobs.errors import JobError
+from jobs.errors import JobError, RolledBackColumnsError
 from jobs.schedule.history import HistoryEntry, last_success, outcome_of, save
 from jobs.schedule.metrics_file import write_metrics
 from jobs.schedule.notify import notify
@@ -96,17 +96,19 @@ def annotate(update: Update) -> None:
                 stale |= unlisted_stale(spec, collection, job.live[0])
                 run_searches(job, spec.searches, update.embedder, report, stale)
         if not report.searches:  # which publish before they deliver
-            publish(collection, update.console)
+            publish(collection, update.console, said=report.notes)
         report.index_after = collection.current()
 
 
 @contextmanager
 def _left_out(part: str, report: Report) -> Iterator[None]:
-    """Turns what is wrong with a part of the job into a problem of the report."""
+    """Turns what is wrong with a part of the job into a problem of the report, but a rollback into a note."""
     try:
         yield
     except (LeaseError, OvertakenError):  # with the whole job
         raise
+    except RolledBackColumnsError as error:
+        report.notes.append(f"{part}: {error}")
     except (JobError, CollectionError, EmbedderError, OSError) as error:
         report.problems.append(f"{part}: {error}")
 

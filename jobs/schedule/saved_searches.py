@@ -66,7 +66,7 @@ def run_searches(
         return
     recipe = searches_recipe(searches, collection, live, model, load)
     job.annotate(SEARCHES, recipe, live)
-    publish(collection, job.console)
+    publish(collection, job.console, said=report.notes)
     if not (runs := log.runs()):
         return
     values = LiveRows.of_runs(log.storage, runs).of_model(recipe.record)

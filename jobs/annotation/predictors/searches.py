@@ -85,31 +85,20 @@ def broken_searches(
     return broken
 
 
-_UNSEEN: Final = """
-SELECT image_id FROM {images} AS image WHERE error_reason IS NULL AND NOT EXISTS (
-    FROM {rows} AS row WHERE row.image_id = image.image_id AND row.content_hash IS NOT DISTINCT FROM image.content_hash
-) LIMIT 1
-"""
-
-
 def unlisted_stale(spec: JobSpec, collection: Collection, live: LiveRows) -> dict[str, str]:
     """The annotations that filters of a job's searches name, but not the job, and that have not seen all `live` images,
     each with what to do. A selection is never behind: it says nothing of the images that it leaves out.
     """
     columns = {column for search in spec.searches for column in named_columns(search.filter)}
-    stale, listed = dict[str, str](), {each.name for each in spec.annotations}
-    for each in list_annotations(collection):
-        if (
-            each.name in {*listed, SEARCHES}
-            or not any(map(each.has, columns))
-            or kind_of(each.runs[-1].model.id) in (SELECT, PRUNE)
-        ):
-            continue
-        rows = each.rows
-        if live.catalog.table(_UNSEEN.format(images=live.sql, rows=rows.sql)).num_rows:
-            remedy = f"list the annotation {each.name} in the job's file, or run `likeness annotate` before the job"
-            stale[each.name] = f": {remedy}"
-    return stale
+    listed = {each.name for each in spec.annotations}
+    return {
+        each.name: f": list the annotation {each.name} in the job's file, or run `likeness annotate` before the job"
+        for each in list_annotations(collection)
+        if each.name not in {*listed, SEARCHES}
+        and any(map(each.has, columns))
+        and kind_of(each.runs[-1].model.id) not in (SELECT, PRUNE)
+        and not each.has_seen(live)
+    }
 
 
 def searches_recipe(

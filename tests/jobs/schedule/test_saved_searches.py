@@ -19,6 +19,7 @@ from rich.console import Console
 
 from embedder.errors import UnsupportedInputError
 from embedder.images.decode import decode_image
+from index.builder.build_index import build_index
 from index.collection import Collection, writing
 from index.collection.annotations import annotation_log
 from index.errors import CollectionError
@@ -129,7 +130,7 @@ def test_filters_look_at_columns_of_the_source_and_of_annotations(collection: Co
     ids = [f"{number:02}" for number in range(12)]
     add_version(collection, hashed(rows(ids, metadata=words)))
     with writing(collection, "test") as leased:
-        columns = ComputedColumns.open(leased, "shade", "by", Console(quiet=True))
+        columns = ComputedColumns.open(leased, "shade", "by")
         positions = columns.segments.positions(pa.array(ids, pa.string()))
         order = np.argsort(positions)
         columns.put(
@@ -527,3 +528,27 @@ def test_a_filter_may_need_an_annotation_that_the_job_does_not_list(tmp_path: Pa
     path.write_text(path.read_text().replace("min_score: -1", "min_score: -0.9"))
     done = run("reembed", "--spec", path)
     assert (done.code, "hand matches 1 of 3 images" in done.out) == (0, True), done
+
+
+@pytest.mark.parametrize("how", ["one step", "two steps"])
+def test_what_somebody_rolled_back_stays_so_in_the_next_nights(tmp_path: Path, run: Run, how: str) -> None:
+    path, collection = make_job(tmp_path), Collection.open(str(tmp_path / "collection"))
+    extra = {
+        "annotations": [{"name": "lone", "outlier": True}, {"name": "q", "quality": True}],
+        "searches": [{"name": "red", "image_id": "red.png", "min_score": -1, "filter": {"lone": {"$gte": 0}}}],
+    }
+    path.write_text(json.dumps({"source": "pictures", "collection": "collection", **extra}))
+    assert run("reembed", "--spec", path).code == 0
+    add_run(collection, rows(["more.png"], unit_vectors(1, 9), uris=[str(tmp_path / "pictures" / "red.png")]))
+    build_index(collection)
+    assert run("reembed", "--spec", path).code == 0
+    assert collection.versions() == ["000001", "000002", "000003", "000004"]
+    chosen = "000003" if how == "one step" else "000002"
+    assert run("promote", collection.location, chosen).code == 0
+    for _ in range(2):
+        done = run("reembed", "--spec", path)
+        assert (done.code, collection.current(), collection.versions()[-1]) == (0, chosen, "000004"), done
+        [entry] = last_entries(collection, 1)
+        sentence = f"000004 has these images and was rolled back: {chosen} stays live"
+        assert (entry.outcome, str(entry.message).count(sentence), entry.index) == ("succeeded", 1, chosen)
+        assert done.out.count(sentence) + done.err.count(sentence) == 1
