@@ -53,7 +53,7 @@ def require_no_repeat(
     for name, version in rolled_back.items():
         same_rows = version and version.runs == [run.run_id for run in runs]
         if version and (not same_rows or (version.settings == settings and is_intact(collection, version))):
-            raise _stays(collection, name, "these images" if same_rows else f"the model {version.model}", live)
+            raise _not_again(collection, name, "these images" if same_rows else f"the model {version.model}", live)
 
 
 def require_newer_than_choice(collection: Collection, live: VersionManifest, runs: Sequence[RunManifest]) -> None:
@@ -66,11 +66,12 @@ def require_newer_than_choice(collection: Collection, live: VersionManifest, run
         return
     for name, version in repeated_versions(collection, live, runs, annotations).items():
         if version and (version.runs, version.annotations) == (ids, annotations):
-            raise _stays(collection, name, "these images", live.version)
+            raise _not_again(collection, name, "these images", live.version)
 
 
-def _stays(collection: Collection, name: str, content: str, live: str | None) -> RolledBackError:
+def _not_again(collection: Collection, name: str, content: str, live: str | None) -> RolledBackError:
+    # A job that says so may go on and publish the images of the live version with new annotations.
     return RolledBackError(
-        f"index {name} has {content} and was rolled back: {live} stays live; run `likeness promote "
+        f"index {name} has {content} and was rolled back, so it does not replace {live}: run `likeness promote "
         f"{collection.location} {name}` to make {name} live"
     )

@@ -90,9 +90,9 @@ def unlisted_stale(spec: JobSpec, collection: Collection, live: LiveRows) -> dic
     each with what to do. A selection is never behind: it says nothing of the images that it leaves out.
     """
     columns = {column for search in spec.searches for column in named_columns(search.filter)}
-    listed = {each.name for each in spec.annotations}
+    listed, remedy = {each.name for each in spec.annotations}, "run `likeness annotate` before the next job"
     return {
-        each.name: f": list the annotation {each.name} in the job's file, or run `likeness annotate` before the job"
+        each.name: f": list the annotation {each.name} in the job's file, or {remedy}"
         for each in list_annotations(collection)
         if each.name not in {*listed, SEARCHES}
         and any(map(each.has, columns))

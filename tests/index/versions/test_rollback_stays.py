@@ -34,7 +34,9 @@ def rolled_back(collection: Collection) -> list[str]:
 
 
 def test_with_nothing_new_nothing_is_built(collection: Collection) -> None:
-    message = "index 000002 has these images and was rolled back: 000001 stays live; run `likeness promote .* 000002`"
+    message = (
+        "000002 has these images and was rolled back, so it does not replace 000001: .*`likeness promote .* 000002`"
+    )
     with pytest.raises(RolledBackError, match=message):
         build_index(collection)
     assert (collection.versions(), collection.current()) == (["000001", "000002"], "000001")

@@ -515,7 +515,7 @@ def test_a_filter_may_need_an_annotation_that_the_job_does_not_list(tmp_path: Pa
     done = run("reembed", "--spec", path)
     message = (
         "the filter of the search 'hand' needs other_size, which is not up to date: list the annotation other in the "
-        "job's file, or run `likeness annotate` before the job"
+        "job's file, or run `likeness annotate` before the next job"
     )
     assert (done.code, message in done.err) == (2, True), done
     add_run(log, rows(ids[-1:], metadata={"other_size": [7]}))
@@ -549,6 +549,6 @@ def test_what_somebody_rolled_back_stays_so_in_the_next_nights(tmp_path: Path, r
         done = run("reembed", "--spec", path)
         assert (done.code, collection.current(), collection.versions()[-1]) == (0, chosen, "000004"), done
         [entry] = last_entries(collection, 1)
-        sentence = f"000004 has these images and was rolled back: {chosen} stays live"
+        sentence = f"000004 has these images and was rolled back, so it does not replace {chosen}:"
         assert (entry.outcome, str(entry.message).count(sentence), entry.index) == ("succeeded", 1, chosen)
         assert done.out.count(sentence) + done.err.count(sentence) == 1
