@@ -2,6 +2,7 @@
 
 JobError
 ├── UsageError            options that contradict each other or make no sense
+│   └── RolledBackColumnsError  computed columns would continue those that a rollback took back
 ├── SpecError             a job's file that cannot be read, or is invalid
 ├── SourceError           the source of images is missing, empty or unreadable
 │   └── EmptySourceError  it holds no images, or is a prefix of a bucket without objects
@@ -18,6 +19,9 @@ class JobError(Exception):
 
 
 class UsageError(JobError): ...
+
+
+class RolledBackColumnsError(UsageError): ...
 
 
 class SpecError(JobError): ...

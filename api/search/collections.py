@@ -17,6 +17,7 @@ from api.search.service import SearchService
 from embedder.images.decoder_pool import DecodePool
 from index.collection import Collection
 from index.collection.records import VersionManifest
+from index.errors import NotACollectionError
 from index.versions.servable import LiveVersion, live_version
 
 logger = logging.getLogger(__name__)
@@ -43,6 +44,25 @@ class _OpenCollection:
     @property
     def memory(self) -> int:
         return self.service.engine.searcher.manifest.memory
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Failure:
+    """Why a collection cannot be opened; whether it may open when it is tried again."""
+
+    reason: str
+    may_pass: bool
+    failed_at: float = field(default_factory=monotonic)
+
+    @property
+    def waits_s(self) -> float:
+        """How long it is not tried again."""
+        return self.failed_at + _RETRY_S - monotonic()
+
+    def problem(self, name: str) -> Problem:
+        wait = {"retry_after_s": max(0.0, round(self.waits_s, 3))} if self.may_pass else {}
+        message = f"collection {name} cannot be opened: {self.reason}"
+        return CollectionUnavailable(message, retryable=self.may_pass, **wait)
 
 
 class Collections:
@@ -74,7 +94,7 @@ class Collections:
         services = {name: each for name, each in served.items() if isinstance(each, SearchService)}
         self._open = {name: _OpenCollection(service=service) for name, service in services.items()}
         self._opening: dict[str, asyncio.Task[SearchService]] = {}
-        self._failures: dict[str, tuple[float, str]] = {}
+        self._failures = dict[str, _Failure]()
         # Enough threads for all, so that a slow collection does not delay the others.
         self._threads = CapacityLimiter(2 * len(self.names))
         self._state_threads = CapacityLimiter(len(self.names))
@@ -126,8 +146,8 @@ class Collections:
         if name not in self._closable:
             raise CollectionNotFound(f"no collection {abbreviate(name)}: see /collections")
         if name not in self._opening:
-            if (reason := self._recent_failure(name)) is not None:
-                raise _unavailable(name, reason)
+            if (failure := self._recent_failure(name)) is not None:
+                raise failure.problem(name)
             self._opening[name] = opening = asyncio.create_task(self._open_once(name))
             opening.add_done_callback(asyncio.Future.exception)  # all who wait for it may have left
         return await asyncio.shield(self._opening[name])
@@ -141,7 +161,8 @@ class Collections:
         """The manifest of a collection's live version, if one can be read, and why it cannot be opened."""
         if (opened := self._open.get(name)) is not None:
             return opened.service.engine.searcher.manifest, None
-        failure = self._recent_failure(name)
+        recent = self._recent_failure(name)
+        failure = recent and recent.reason
         try:
             async with asyncio.timeout(_STATE_TIMEOUT_S):
                 live = await to_thread.run_sync(
@@ -155,10 +176,10 @@ class Collections:
             failure = str(live.damage)
         return live.manifest, failure or None
 
-    def _recent_failure(self, name: str) -> str | None:
+    def _recent_failure(self, name: str) -> _Failure | None:
         """Why the collection could not be opened; None if the next request tries again."""
-        failed_at, reason = self._failures.get(name, (-_RETRY_S, ""))
-        return reason if monotonic() - failed_at < _RETRY_S else None
+        failure = self._failures.get(name)
+        return failure if failure and failure.waits_s > 0 else None
 
     async def _open_once(self, name: str) -> SearchService:
         try:
@@ -171,14 +192,16 @@ class Collections:
                     "for all collections: start the server with a larger --max-memory"
                 )
         except Exception as error:
-            self._failures[name] = monotonic(), str(error)
+            # A folder or bucket may be back soon; a file that is damaged stays so.
+            may_pass = isinstance(error, (NotACollectionError, OSError))
+            self._failures[name] = failure = _Failure(reason=str(error), may_pass=may_pass)
             logger.error(
                 "collection %s cannot be opened: %s",
                 name,
                 error,
                 exc_info=None if isinstance(error, EXPECTED_ERRORS) else error,
             )
-            raise _unavailable(name, str(error)) from error
+            raise failure.problem(name) from error
         finally:
             del self._opening[name]
         self._failures.pop(name, None)
@@ -188,6 +211,9 @@ class Collections:
         return service
 
     def _open_and_start(self, name: str) -> SearchService:
+        storage = self._closable[name].collection.storage
+        if not storage.exists():
+            raise NotACollectionError(f"{storage.location} does not exist")
         service = self._closable[name].open()
         service.start()
         return service
@@ -217,7 +243,3 @@ class Collections:
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await to_thread.run_sync(work, limiter=self._threads)
-
-
-def _unavailable(name: str, reason: str) -> Problem:
-    return CollectionUnavailable(f"collection {name} cannot be opened: {reason}", retryable=False)

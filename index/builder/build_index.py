@@ -105,9 +105,10 @@ def _repeats(
     """Marks a version that repeats one that was rolled back; returns the error that says so."""
     mark_rolled_back(collection, manifest.version)
     repeats = "may repeat" if None in rolled_back.values() else "repeats"
+    were = "was" if len(rolled_back) == 1 else "were"
     return RolledBackError(
         f"index version {manifest.version} was built but is not live, because it {repeats} "
-        f"{', '.join(rolled_back)}, which was rolled back: {before} stays live; run "
+        f"{' and '.join(rolled_back)}, which {were} rolled back: {before} stays live; run "
         f"`likeness promote {collection.location} {manifest.version}` to make the new one live"
     )
 

@@ -45,8 +45,20 @@ class Annotation:
         """Whether its text is ids of images or names of searches, not words."""
         return kind_of(self.runs[-1].model.id) in (MATCH, SELECT, PRUNE, SEARCHES)
 
+    def has_seen(self, images: LiveRows) -> bool:
+        """Whether there is a row, which may be a reject, for each of some images that are embedded."""
+        rows = self.rows
+        return not images.catalog.table(_UNSEEN.format(images=images.sql, rows=rows.sql)).num_rows
+
     def has(self, column: str) -> bool:
         return belongs_to(column, self.name)
+
+
+_UNSEEN: Final = """
+SELECT image_id FROM {images} AS image WHERE error_reason IS NULL AND NOT EXISTS (
+    FROM {rows} AS row WHERE row.image_id = image.image_id AND row.content_hash IS NOT DISTINCT FROM image.content_hash
+) LIMIT 1
+"""
 
 
 def kind_of(predictor: str) -> str:

@@ -1,6 +1,7 @@
 """What operators do with index versions: list them, promote one, go back."""
 
 import logging
+from contextlib import suppress
 from dataclasses import dataclass
 
 from index.collection import Collection
@@ -15,6 +16,7 @@ from index.versions.servable import (
     older_versions,
     require_servable,
     rolled_back_at,
+    was_live,
 )
 
 logger = logging.getLogger(__name__)
@@ -22,11 +24,14 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Version:
-    """A complete version. `rolled_back`: somebody chose another one instead. `damage`: why there is no `manifest`."""
+    """A complete version. `rolled_back`: somebody chose another one instead, or it repeats one of which that is true.
+    `was_live`: it is or was live. `damage`: why there is no `manifest`.
+    """
 
     name: str
     live: bool
     rolled_back: bool
+    was_live: bool
     manifest: VersionManifest | None
     damage: str | None = None
 
@@ -53,14 +58,24 @@ def list_versions(collection: Collection) -> list[Version]:
         except DamagedVersionError as error:
             damage = str(error)
         rolled_back, live = rolled_back_at(collection, name) is not None, name == current.name
-        versions.append(Version(name=name, live=live, rolled_back=rolled_back, manifest=manifest, damage=damage))
+        versions.append(
+            Version(
+                name=name,
+                live=live,
+                rolled_back=rolled_back,
+                was_live=live or was_live(collection, name),
+                manifest=manifest,
+                damage=damage,
+            )
+        )
     return versions
 
 
 def promote(collection: Collection, version: str) -> VersionManifest:
     """Make a version live after verifying every byte of it; in a bucket, the size of every file.
 
-    Its recall may be below its target. Promoting an older version than the live one rolls the live one back.
+    Its recall may be below its target. Promoting an older version than the live one rolls the live one back. Versions
+    that were not made live only because they repeat this one are no longer refused.
     DamagedVersionError names a damaged file; OvertakenError if another version goes live meanwhile.
     """
     manifest = collection.read_version(version)
@@ -70,6 +85,12 @@ def promote(collection: Collection, version: str) -> VersionManifest:
         mark_rolled_back(collection, before)
     collection.promote(version, before)
     collection.storage.delete(version_path(version, ROLLED_BACK))
+    for name in collection.versions():
+        if name > version and name != before and not was_live(collection, name):
+            with suppress(DamagedVersionError):
+                repeated = collection.read_version(name)
+                if (repeated.runs, repeated.annotations) == (manifest.runs, manifest.annotations):
+                    collection.storage.delete(version_path(name, ROLLED_BACK))
     return manifest
 
 

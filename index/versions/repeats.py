@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from index.collection import Collection
+from index.collection.annotations import list_annotations
 from index.collection.records import IndexSettings, RunManifest, VersionManifest
 from index.errors import DamagedVersionError, RolledBackError
 from index.versions.servable import is_intact, rolled_back_at
@@ -52,7 +53,25 @@ def require_no_repeat(
     for name, version in rolled_back.items():
         same_rows = version and version.runs == [run.run_id for run in runs]
         if version and (not same_rows or (version.settings == settings and is_intact(collection, version))):
-            raise RolledBackError(
-                f"index {name} has {'these images' if same_rows else f'the model {version.model}'} and was rolled "
-                f"back: {live} stays live; run `likeness promote {collection.location} {name}` to make {name} live"
-            )
+            raise _not_again(collection, name, "these images" if same_rows else f"the model {version.model}", live)
+
+
+def require_newer_than_choice(collection: Collection, live: VersionManifest, runs: Sequence[RunManifest]) -> None:
+    """RolledBackError if all there is, rows and annotations, is what somebody has rolled back for the live version:
+    more annotations of its rows would bring in nothing new.
+    """
+    ids = [run.run_id for run in runs]
+    annotations = {annotation.name: annotation.run_ids for annotation in list_annotations(collection)}
+    if (live.runs, live.annotations) == (ids, annotations):
+        return
+    for name, version in repeated_versions(collection, live, runs, annotations).items():
+        if version and (version.runs, version.annotations) == (ids, annotations):
+            raise _not_again(collection, name, "these images", live.version)
+
+
+def _not_again(collection: Collection, name: str, content: str, live: str | None) -> RolledBackError:
+    # A job that says so may go on and publish the images of the live version with new annotations.
+    return RolledBackError(
+        f"index {name} has {content} and was rolled back, so it does not replace {live}: run `likeness promote "
+        f"{collection.location} {name}` to make {name} live"
+    )

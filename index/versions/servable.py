@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from index.collection import Collection
 from index.collection.cache.file_cache import first_damage
-from index.collection.layout import ROLLED_BACK, version_path
+from index.collection.layout import ROLLED_BACK, SUPERSEDED, version_path
 from index.collection.records import ModelRecord, RunManifest, VersionManifest
 from index.errors import DamagedVersionError, RecallTooLowError, RolledBackError
 from index.versions.files import version_files
@@ -144,6 +144,11 @@ def is_intact(collection: Collection, manifest: VersionManifest) -> bool:
 def mark_rolled_back(collection: Collection, version: str) -> None:
     """Record that another version was chosen instead of this one, which then goes live only if promoted."""
     collection.storage.write_atomic(version_path(version, ROLLED_BACK), f"{datetime.now(UTC).isoformat()}\n".encode())
+
+
+def was_live(collection: Collection, version: str) -> bool:
+    """Whether another version has replaced this one as the live one."""
+    return collection.storage.is_file(version_path(version, SUPERSEDED))
 
 
 def rolled_back_at(collection: Collection, version: str) -> datetime | None:

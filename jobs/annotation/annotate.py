@@ -202,7 +202,8 @@ def plan_annotation(live: LiveRows, log: Snapshot, recipe: Recipe) -> Plan:
 _DONE = f"""
 CREATE VIEW done AS
 SELECT image_id, uri, content_hash, error_reason,
-       CASE WHEN run = {{resumed}} THEN {retried()} ELSE coalesce(retryable, false) END AS retryable
+       CASE WHEN run = {{resumed}} THEN {retried()} ELSE coalesce(retryable, false) END
+       OR coalesce(len({{waiting}}) > 0, false) AS retryable
 FROM live_rows WHERE run IN ({{same}});
 CREATE VIEW listed AS FROM {{images}} WHERE error_reason IS NULL
 """
@@ -230,6 +231,7 @@ def _plan(live: LiveRows, log: Snapshot, recipe: Recipe, run: RunStart | None) -
             images=live.sql,
             same=", ".join(map(str, same)) or "NULL",
             resumed=len(runs) - 1 if run else -1,
+            waiting=catalog.aliases.get(recipe.waiting or "", "NULL::VARCHAR[]"),
         )
     )
     [counts] = catalog.table("SELECT count(*) AS listed FROM listed").to_pylist()

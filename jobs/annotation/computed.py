@@ -7,6 +7,7 @@ the same columns agree, whatever the settings, so the newest row of an image cou
 from __future__ import annotations  # pyarrow's types take arguments in its stubs alone
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
@@ -24,12 +25,13 @@ from index.collection.catalog.catalog import Catalog, RunRows
 from index.collection.merged.merge import merge_runs
 from index.collection.records import ModelRecord, RunManifest
 from index.collection.rows import EMBEDDING, conform, embedding_type, metadata_columns, number_array, numbers_of
+from index.errors import DamagedVersionError
 from index.search import Searcher
 from index.search.searcher import no_index
 from index.segments.segmented_index import SegmentedIndex
 from index.versions.servable import live_manifest
 from jobs.annotation.publish import SOURCE, publish, require_name_available, require_same_kind
-from jobs.errors import UsageError
+from jobs.errors import RolledBackColumnsError
 from jobs.values import fingerprint_of
 
 _ROWS: Final = 1 << 18  # of a file
@@ -47,9 +49,9 @@ class ComputedColumns:
     runs: Sequence[RunManifest]
 
     @classmethod
-    def open(cls, collection: Collection, name: str, kind: str, console: Console) -> ComputedColumns:
-        """EmptyCollectionError if there is no index, UsageError if `name` is not free for columns of this kind, or the
-        last columns were rolled back.
+    def open(cls, collection: Collection, name: str, kind: str) -> ComputedColumns:
+        """EmptyCollectionError if there is no index, UsageError if `name` is not free for columns of this kind,
+        RolledBackColumnsError if the last columns were rolled back.
         """
         live, runs = live_manifest(collection), collection.runs()
         if live is None:
@@ -61,13 +63,10 @@ class ComputedColumns:
         require_same_kind(name, kind, log)
         written = [run.run_id for run in log.committed]
         if written and live.annotations.get(name) != written:
-            publish(collection, console)  # what made the last was killed before it did
+            publish(collection, Console(quiet=True))  # what made the last was killed before it did
         searcher = Searcher.open(collection)
         if written and searcher.manifest.annotations.get(name) != written:
-            raise UsageError(
-                f"the last columns of {name} were rolled back, with their index version: make that one live with "
-                f"`likeness promote`, or remove them with `likeness columns {collection.location} --drop {name}`"
-            )
+            raise _rolled_back(collection, name, written)
         return cls(collection=collection, name=name, searcher=searcher, runs=log.committed)
 
     @property
@@ -141,6 +140,21 @@ class ComputedColumns:
         newest = f"arg_max(run, seq) IN ({', '.join(last)})"
         catalog.group("gone", "image_id", _UNVALUED, "image_id", having=newest, valued=valued)
         return list(map(str, catalog.table("FROM gone ORDER BY image_id")["image_id"].to_pylist()))
+
+
+def _rolled_back(collection: Collection, name: str, written: list[str]) -> RolledBackColumnsError:
+    """The error for columns that the live version does not have, which names a version that has."""
+    having = "VERSION"
+    for version in reversed(collection.versions()):
+        with suppress(DamagedVersionError):
+            if collection.read_version(version).annotations.get(name) == written:
+                having = version
+                break
+    return RolledBackColumnsError(
+        f"the last columns of {name} were rolled back, with their index version: make that one live with `likeness "
+        f"promote {collection.location} {having}`, or remove them with `likeness columns {collection.location} --drop "
+        f"{name}`"
+    )
 
 
 _UNVALUED: Final = """

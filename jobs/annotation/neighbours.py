@@ -14,9 +14,13 @@ from rich.console import Console
 
 from index.analysis.neighbourhoods import nearest_others
 from index.collection import Collection
+from index.collection.annotations import Annotation, annotation_log
+from index.collection.records import ModelRecord
 from index.collection.rows import number_array
+from index.versions.servable import collection_model
 from jobs.annotation.computed import ComputedColumns
 from jobs.embedding.report import EmbedReport
+from jobs.errors import RolledBackColumnsError
 from jobs.progress import rate_bar
 from jobs.spec import AnnotationSpec
 
@@ -27,12 +31,18 @@ def neighbour_column(collection: Collection, spec: AnnotationSpec, console: Cons
     """Bring the column of an annotation with `uniqueness` or `outlier` up to date, without publishing it.
 
     It has 1 - cosine with the nearest other image, or with the mean of its ten nearest (the weight of Angiulli and
-    Pizzuti, 2002), from 0 to 2; null for the only image. Raises like `ComputedColumns.open`.
+    Pizzuti, 2002), from 0 to 2; null for the only image. Raises like `ComputedColumns.open`, unless the columns that
+    were rolled back have seen all images: then there is nothing to do, as with other annotations.
     """
     kind = "uniqueness" if spec.uniqueness else "outlier"
-    columns = ComputedColumns.open(collection, spec.name, kind, console)
+    try:
+        columns = ComputedColumns.open(collection, spec.name, kind)
+    except RolledBackColumnsError:
+        if report := _rolled_back_report(collection, spec.name, kind):
+            return report
+        raise
     total = columns.searcher.ntotal
-    by = f"{kind} with model {columns.searcher.model.fingerprint[:12]}"
+    by = _by(kind, columns.searcher.model)
     if columns.is_complete(by, pa.schema({spec.name: pa.float64()})):
         return EmbedReport(listed=total, already_there=total)
     # At once: between small arrays of each block, the heap would keep the memory of all vectors.
@@ -46,3 +56,17 @@ def neighbour_column(collection: Collection, spec: AnnotationSpec, console: Cons
     table = pa.table({spec.name: number_array(apart, np.isnan(apart))})
     changed = columns.put(by, columns.segments.live_positions(), table)
     return EmbedReport(listed=total, already_there=total - changed, embedded=changed)
+
+
+def _rolled_back_report(collection: Collection, name: str, kind: str) -> EmbedReport | None:
+    """None if columns that were rolled back have not seen all images, or are of another model."""
+    snapshot, log = collection.snapshot(), annotation_log(collection, name)
+    columns, model = Annotation(name, log, log.runs()), collection_model(collection, snapshot.committed)
+    if model is None or columns.runs[-1].model.id != _by(kind, model):
+        return None
+    live = snapshot.live().of_model(model)
+    return EmbedReport(listed=len(live), already_there=len(live)) if columns.has_seen(live) else None
+
+
+def _by(kind: str, model: ModelRecord) -> str:
+    return f"{kind} with model {model.fingerprint[:12]}"

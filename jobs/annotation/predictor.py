@@ -66,6 +66,8 @@ class Recipe:
     """Large JPEGs may be decoded at reduced scale."""
     on_ray: bool = True
     """Ray's workers can make it, in other processes."""
+    waiting: str | None = None
+    """A column with lists of what a row still waits for: such a row is made again, like that of a retryable reject."""
 
     @property
     def record(self) -> ModelRecord:

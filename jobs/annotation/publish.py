@@ -15,6 +15,7 @@ from index.collection.annotations import (
 )
 from index.collection.collection import Snapshot
 from index.errors import RolledBackError
+from index.versions.repeats import require_newer_than_choice
 from index.versions.servable import live_manifest
 from jobs.errors import UsageError
 from jobs.sources.listing import RESERVED_NAMES
@@ -73,8 +74,10 @@ def require_same_kind(name: str, predictor: str, log: Snapshot) -> None:
         )
 
 
-def publish(collection: Collection, console: Console) -> None:
-    """Make an index version with the images of the live one and the current annotations."""
+def publish(collection: Collection, console: Console, said: Sequence[str] = ()) -> None:
+    """Make an index version with the images of the live one and the current annotations, unless nothing has changed
+    since somebody chose the live version. That is printed, if it was not `said` before.
+    """
     live = live_manifest(collection)
     if live is None:
         console.print(f"there is no index yet: `likeness index {collection.location}` builds one with these columns")
@@ -82,9 +85,12 @@ def publish(collection: Collection, console: Console) -> None:
     from index.builder.build_index import build_index  # imported late: faiss takes a second
 
     try:
-        build_index(collection, runs=[run for run in collection.runs() if run.run_id in live.runs])
+        runs = collection.runs()
+        require_newer_than_choice(collection, live, runs)
+        build_index(collection, runs=[run for run in runs if run.run_id in live.runs])
     except RolledBackError as error:
-        console.print(str(error))
+        if str(error) not in said:
+            console.print(str(error))
 
 
 def drop(collection: Collection, name: str, console: Console) -> None:

@@ -66,7 +66,7 @@ class Select:
 
     @cached_property
     def _columns(self) -> ComputedColumns:
-        return ComputedColumns.open(self.collection, self.spec.name, self.spec.kind, self.console)
+        return ComputedColumns.open(self.collection, self.spec.name, self.spec.kind)
 
     @property
     def _segments(self) -> SegmentedIndex:

@@ -12,7 +12,7 @@ from index.collection import Collection, writing
 from index.errors import CollectionError, LeaseError, OvertakenError
 from index.versions.prune import prune
 from jobs.embedding.report import Report
-from jobs.errors import JobError
+from jobs.errors import JobError, RolledBackColumnsError
 from jobs.schedule.history import HistoryEntry, last_success, outcome_of, save
 from jobs.schedule.metrics_file import write_metrics
 from jobs.schedule.notify import notify
@@ -70,6 +70,7 @@ def annotate(update: Update) -> None:
     if not (spec.annotations or spec.searches) or not Collection.open(spec.collection).runs():
         return
     from jobs.annotation.annotate import Annotate  # late: most jobs have none
+    from jobs.annotation.predictors.searches import unlisted_stale
     from jobs.annotation.publish import publish
     from jobs.annotation.recipes import recipe_of
     from jobs.schedule.saved_searches import run_searches
@@ -82,29 +83,32 @@ def annotate(update: Update) -> None:
             recipe=partial(recipe_of, embedder=spec.embedder),
             max_reject_rate=spec.max_reject_rate,
         )
-        stale = {each.name for each in spec.annotations}
+        stale = dict.fromkeys((each.name for each in spec.annotations), "")
         for each in spec.annotations:
             with report.timed("annotate"), _left_out(f"the annotation {each.name}", report):
                 done = job.write_columns(each)
-                stale.remove(each.name)
+                del stale[each.name]
                 if done.embedded or done.rejected:
                     line = f"{each.name}: {counted(done.embedded, 'image')} annotated, {done.rejected:,} rejected"
                     report.notes.append(line)
         if spec.searches:
             with report.timed("search"), _left_out("the saved searches", report):
+                stale |= unlisted_stale(spec, collection, job.live[0])
                 run_searches(job, spec.searches, update.embedder, report, stale)
         if not report.searches:  # which publish before they deliver
-            publish(collection, update.console)
+            publish(collection, update.console, said=report.notes)
         report.index_after = collection.current()
 
 
 @contextmanager
 def _left_out(part: str, report: Report) -> Iterator[None]:
-    """Turns what is wrong with a part of the job into a problem of the report."""
+    """Turns what is wrong with a part of the job into a problem of the report, but a rollback into a note."""
     try:
         yield
     except (LeaseError, OvertakenError):  # with the whole job
         raise
+    except RolledBackColumnsError as error:
+        report.notes.append(f"{part}: {error}")
     except (JobError, CollectionError, EmbedderError, OSError) as error:
         report.problems.append(f"{part}: {error}")
 

@@ -1,6 +1,7 @@
 """Saved searches: tests the images that are new, and delivers those that match, each once.
 
-An image is new in the run that tests its bytes first. What a search has delivered is recorded as a run: matches among
+An image is new to a search in the run that tests its bytes first; one that has to wait for an annotation does so in
+each run, in another column. What a search has delivered is recorded as a run: matches among
 images of later runs are still to be delivered, in calls for one run each. So a job that was killed before it could
 record a call repeats it with the same key, and nothing is lost.
 """
@@ -8,7 +9,7 @@ record a call repeats it with the same key, and nothing is lost.
 from __future__ import annotations  # pyarrow's types take arguments in its stubs alone
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby, islice
 from operator import itemgetter
 from typing import Any, Final, TypeAlias
@@ -27,7 +28,7 @@ from index.errors import CollectionError
 from index.matches import SEARCHES
 from jobs.annotation.annotate import Annotate
 from jobs.annotation.predictors.search_queries import Load
-from jobs.annotation.predictors.searches import broken_searches, searches_recipe
+from jobs.annotation.predictors.searches import SEARCHES_WAITING, broken_searches, searches_recipe
 from jobs.annotation.publish import publish
 from jobs.embedding.report import Report, SearchCounts
 from jobs.fields import Target
@@ -43,13 +44,13 @@ _MATCHES: Final = 1_000
 
 
 def run_searches(
-    job: Annotate, searches: Sequence[SearchSpec], load: Load, report: Report, stale: Set[str] = frozenset()
+    job: Annotate, searches: Sequence[SearchSpec], load: Load, report: Report, stale: Mapping[str, str] | None = None
 ) -> None:
     """Test the images that are new, publish all annotations, and deliver the matches.
 
     A search that cannot work is a problem of the report, and left out as if the job did not have it: once it works, it
     delivers what has come since it last did. So it is with filters on `stale` annotations, which have no values for
-    new images. Deliveries that fail are noted, and made by the next job.
+    new images (see `broken_searches`). Deliveries that fail are noted, and made by the next job.
     """
     collection, log = job.collection, annotation_log(job.collection, SEARCHES)
     live, model = job.live
@@ -58,14 +59,14 @@ def run_searches(
     if before and new:  # what is there already is not new to them, even if this is killed
         delivered |= dict.fromkeys(new, before[-1].run_id)
         _write_delivered(log, delivered)
-    broken = broken_searches(searches, collection, live, model, load, stale)
+    broken = broken_searches(searches, collection, live, model, load, stale or {})
     report.problems += broken.values()
     searches = [each for each in searches if each.name not in broken]
     if not searches:
         return
     recipe = searches_recipe(searches, collection, live, model, load)
     job.annotate(SEARCHES, recipe, live)
-    publish(collection, job.console)
+    publish(collection, job.console, said=report.notes)
     if not (runs := log.runs()):
         return
     values = LiveRows.of_runs(log.storage, runs).of_model(recipe.record)
@@ -110,21 +111,25 @@ def _count(values: LiveRows, run: int, searches: Sequence[SearchSpec]) -> dict[s
 
 
 _UNDELIVERED = """
-WITH known AS (SELECT image_id, coalesce(content_hash, '') AS hash FROM {log}.written WHERE run <= {since}),
-new AS (
-    SELECT image_id, coalesce(content_hash, '') AS hash, min(run) AS run FROM {log}.written WHERE run > {since}
-    GROUP BY ALL
+WITH tested AS (
+    SELECT image_id, coalesce(content_hash, '') AS hash, run, coalesce({waiting}, []) AS waiting FROM {log}.written
 ),
+known AS (SELECT image_id, hash FROM tested WHERE run <= {since} AND len(waiting) = 0),
 matches AS (
     SELECT image_id, coalesce(content_hash, '') AS hash, unnest({names}) AS search, unnest({scores}) AS score
-    FROM {values} SEMI JOIN new USING (image_id)
+    FROM {values} SEMI JOIN (FROM tested WHERE run > {since}) USING (image_id)
+),
+new AS (
+    SELECT search, image_id, hash, score, min(run) AS run
+    FROM matches JOIN (FROM tested ANTI JOIN known USING (image_id, hash)) USING (image_id, hash)
+    WHERE NOT list_contains(waiting, search)
+    GROUP BY ALL
 ),
 images AS (
     SELECT image_id, coalesce(content_hash, '') AS hash, {columns} FROM {live} WHERE error_reason IS NULL
 )
 SELECT search, new.run, score, images.* EXCLUDE (image_id, hash)
-FROM matches JOIN (FROM new ANTI JOIN known USING (image_id, hash)) AS new USING (image_id, hash)
-JOIN images USING (image_id, hash) JOIN delivered USING (search)
+FROM new JOIN images USING (image_id, hash) JOIN delivered USING (search)
 WHERE new.run > delivered.run
 ORDER BY search, new.run, score DESC, image_id
 """
@@ -149,6 +154,7 @@ def _undelivered(live: LiveRows, values: LiveRows, numbers: Mapping[str, int]) -
         since=min(numbers.values()),
         names=values.catalog.aliases[SEARCHES],
         scores=values.catalog.aliases[f"{SEARCHES}_scores"],
+        waiting=values.catalog.aliases.get(SEARCHES_WAITING, "NULL"),
         values=values.sql,
         columns=live.catalog.columns(columns),
         live=live.sql,

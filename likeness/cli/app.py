@@ -39,7 +39,11 @@ _ADVICE: Final = {
     ),
     **dict.fromkeys((errno.EEXIST, errno.ENOTDIR), "a part of this path is a file: expected folders"),
     errno.EISDIR: "expected the path of a file",
-    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "expected a place that this user may read and write"),
+    **dict.fromkeys(
+        (errno.EACCES, errno.EPERM),
+        "expected a place that this user may read, and write if the command changes something there",
+    ),
+    errno.EROFS: "expected a place that this user may write",
 }
 """By a system's error, what to do."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations  # pyarrow's types take arguments in its stubs alone
 
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from index.arrays import Ids, Vectors, least_score, rounded
 from index.collection import Collection
-from index.collection.annotations import belongs_to, list_annotations, rows_with_values
+from index.collection.annotations import PRUNE, SELECT, belongs_to, kind_of, list_annotations, rows_with_values
 from index.collection.live_rows import LiveRows, annotation_values
 from index.collection.records import ModelRecord
 from index.collection.rows import filterable, number_array, row_schema, text_array
@@ -31,6 +31,7 @@ Mask: TypeAlias = npt.NDArray[np.bool_]
 _VERSION = 1
 """Changes with whatever affects the columns, so that all images are tested again."""
 _SCORES: Final = 1 << 24  # in memory
+SEARCHES_WAITING: Final = f"{SEARCHES}_waiting"
 
 
 def check_searches(
@@ -60,22 +61,44 @@ def broken_searches(
     live: LiveRows,
     model: ModelRecord,
     load: Load,
-    stale: Set[str],
+    stale: Mapping[str, str],
 ) -> dict[str, str]:
-    """Why searches cannot work among the `live` rows of a model, by their names. Annotations that are `stale` have no
-    values for new images, which a filter would miss for ever.
+    """Why searches cannot work among the `live` rows of a model, by their names. Annotations that are `stale`, each
+    with what to do, have no values for new images, which a filter would miss for ever.
     """
     schema = _filterable(live.schema, *(each.schema_of(each.metadata) for each in _other_annotations(collection)))
     broken = broken_queries(searches, collection, live, model, load)
     for search in searches:
-        columns = [column for column in named_columns(search.filter) if any(belongs_to(column, name) for name in stale)]
-        if columns:
+        needs = [
+            (column, remedy)
+            for column in named_columns(search.filter)
+            for name, remedy in stale.items()
+            if belongs_to(column, name)
+        ]
+        if needs:
+            [column, remedy], *_ = needs
             broken[search.name] = (
-                f"the filter of the search {search.name!r} needs {columns[0]}, which is not up to date"
+                f"the filter of the search {search.name!r} needs {column}, which is not up to date{remedy}"
             )
         else:
             broken |= _broken_filter(search, schema)
     return broken
+
+
+def unlisted_stale(spec: JobSpec, collection: Collection, live: LiveRows) -> dict[str, str]:
+    """The annotations that filters of a job's searches name, but not the job, and that have not seen all `live` images,
+    each with what to do. A selection is never behind: it says nothing of the images that it leaves out.
+    """
+    columns = {column for search in spec.searches for column in named_columns(search.filter)}
+    listed, remedy = {each.name for each in spec.annotations}, "run `likeness annotate` before the next job"
+    return {
+        each.name: f": list the annotation {each.name} in the job's file, or {remedy}"
+        for each in list_annotations(collection)
+        if each.name not in {*listed, SEARCHES}
+        and any(map(each.has, columns))
+        and kind_of(each.runs[-1].model.id) not in (SELECT, PRUNE)
+        and not each.has_seen(live)
+    }
 
 
 def searches_recipe(
@@ -94,13 +117,18 @@ def searches_recipe(
         return Searches([each.name for each in searches], vectors, cuts, filters, live, others)
 
     fingerprint = fingerprint_of([_VERSION, parts])
-    return Recipe(id=SEARCHES, fingerprint=fingerprint, needs="embedding", make=make, on_ray=False)
+    return Recipe(
+        id=SEARCHES, fingerprint=fingerprint, needs="embedding", make=make, on_ray=False, waiting=SEARCHES_WAITING
+    )
 
 
 @dataclass(frozen=True)
 class Searches:
     """The names of the searches that an image matches, and its cosine with the query of each as `scores`. `queries` are
     `(n, dim)`, `cuts` `(n,)`; the `filters`, by the number of their search, look at `live` rows and their annotations.
+
+    Searches cannot be judged yet if an annotation that their filter names has no value for the image and tries again:
+    these are `waiting`, a column that is there only if some image has one.
     """
 
     names: Sequence[str]
@@ -112,7 +140,7 @@ class Searches:
 
     def __call__(self, batch: Batch) -> Columns:
         vectors, step = batch["embedding"], max(1, _SCORES // len(self.names))
-        passing = self._passing(batch["image_id"]) if self.filters else {}
+        passing, waiting = self._judge(batch["image_id"]) if self.filters else ({}, {})
         found, scores, counts = list[Any](), list[Any](), list[Any]()
         for start in range(0, len(vectors), step):
             cosines = vectors[start : start + step] @ self.queries.T
@@ -124,13 +152,18 @@ class Searches:
             counts.append(matches.sum(axis=1))
         offsets: Any = number_array(np.concatenate([[0], *counts]).cumsum().astype(np.int32))
         names = text_array(self.names).take(number_array(np.concatenate(found)))
+        waits = {}
+        if waiting:
+            lists = [[self.names[number] for number in waiting if waiting[number][row]] for row in range(len(vectors))]
+            waits = {"waiting": pa.array([each or None for each in lists], pa.list_(pa.string()))}
         return {
             "": pa.ListArray.from_arrays(offsets, names),
             "scores": pa.ListArray.from_arrays(offsets, number_array(np.concatenate(scores))),
+            **waits,
         }
 
-    def _passing(self, ids: Ids) -> dict[int, Mask]:
-        """Which of some images pass each filter."""
+    def _judge(self, ids: Ids) -> tuple[dict[int, Mask], dict[int, Mask]]:
+        """Which of some images pass each filter, and which have to wait for it, if any have."""
         catalog, columns = self.live.catalog, set[str]().union(*(each.columns for each in self.filters.values()))
         given = pa.table({"image_id": text_array(ids), "number": number_array(np.arange(len(ids)))})
         sql = f"SELECT seq, number FROM {self.live.sql} JOIN given USING (image_id) ORDER BY seq"
@@ -138,17 +171,36 @@ class Searches:
         rows = LiveRows.at(catalog, np.asarray(found["seq"], np.int64))
         table = rows.read(["image_id", *(columns & {*rows.schema.names} - {"image_id"})])
         sql = "(SELECT seq AS number, image_id, content_hash FROM written SEMI JOIN found USING (seq))"
-        if annotations := [each for each in self.annotations if not columns.isdisjoint(each.metadata)]:
+        annotations = [each for each in self.annotations if not columns.isdisjoint(each.metadata)]
+        if annotations:
             values = pa.concat_tables(part for _, part in annotation_values(catalog, sql, annotations, found=found))
             for name in values.column_names:
                 table = table.append_column(name, values[name])
         [batch] = table.combine_chunks().to_batches()
-        masks = dict[str, Mask]()
-        for each in self.filters.values():
-            if each.key not in masks:
-                masks[each.key] = np.zeros(len(ids), bool)
-                masks[each.key][np.asarray(found["number"])] = each.mask(batch)
-        return {number: masks[each.key] for number, each in self.filters.items()}
+        masks, waiting = dict[str, Mask](), dict[int, Mask]()
+        failed = [(each, self._failed(each, found, len(ids))) for each in annotations]
+        for number, filter_ in self.filters.items():
+            if filter_.key not in masks:
+                masks[filter_.key] = np.zeros(len(ids), bool)
+                masks[filter_.key][np.asarray(found["number"])] = filter_.mask(batch)
+            for each, mask in failed:
+                if mask.any() and not filter_.columns.isdisjoint(each.metadata):
+                    waiting[number] = waiting.get(number, False) | mask
+        passing = {number: masks[each.key] for number, each in self.filters.items()}
+        return passing | {number: passing[number] & ~mask for number, mask in waiting.items()}, waiting
+
+    def _failed(self, annotation: LiveRows, found: pa.Table, count: int) -> Mask:
+        """Which of the images that are `found` have no value, but will be annotated again."""
+        numbers = self.live.catalog.table(_FAILED.format(rows=annotation.sql), found=found)["number"]
+        mask = np.zeros(count, bool)
+        mask[np.asarray(numbers, np.int64)] = True
+        return mask
+
+
+_FAILED: Final = """
+SELECT number FROM found JOIN written AS image USING (seq) JOIN {rows} AS row ON row.image_id = image.image_id
+AND row.content_hash IS NOT DISTINCT FROM image.content_hash AND row.error_reason IS NOT NULL AND row.retryable
+"""
 
 
 def _other_annotations(collection: Collection) -> list[LiveRows]:

@@ -44,6 +44,7 @@ def version_facts(version: Version) -> dict[str, Any]:
         "version": version.name,
         "live": version.live,
         "rolled_back": version.rolled_back,
+        "was_live": version.was_live,
         "created_at": manifest and manifest.created_at.isoformat(timespec="seconds"),
         "ntotal": manifest and manifest.ntotal,
         "recall": manifest and manifest.recall,
@@ -80,7 +81,7 @@ def _state(facts: Mapping[str, Any]) -> str:
     if facts["live"]:
         return "live"
     if facts["rolled_back"]:
-        return "rolled back"
+        return "rolled back" if facts["was_live"] else "not live"
     return "low recall" if facts["below_target"] else ""
 
 

@@ -108,6 +108,7 @@ def test_a_broken_collection_says_why_and_does_not_affect_others(client: TestCli
     for call in (search(client, "/collections/cats", (1, 2, 3)), client.get("/collections/cats/index")):
         assert refusal(call) == (503, "collection-unavailable")
         assert "has been altered" in call.json()["detail"]
+        assert (call.json()["retryable"], "retry-after" in call.headers) == (False, False)
     listed = {each["name"]: each for each in client.get("/collections").json()["collections"]}
     assert [listed[name]["state"] for name in NAMES] == ["closed", "closed", "unavailable", "closed"]
     assert "has been altered" in listed["cats"]["failure"]
@@ -148,7 +149,11 @@ def test_a_collection_that_can_be_opened_again_is_not_listed_as_unavailable(
             return str(client.get("/collections").json()["collections"][1]["state"])
 
         (folder / "birds").rename(folder / "away")
-        assert client.get("/collections/birds/index").status_code == 503
+        for _ in range(2):
+            refused = client.get("/collections/birds/index")
+            assert refusal(refused) == (503, "collection-unavailable")
+            assert refused.json()["detail"] == f"collection birds cannot be opened: {folder / 'birds'} does not exist"
+            assert (refused.json()["retryable"], refused.headers["retry-after"]) == (True, "15")
         (folder / "away").rename(folder / "birds")
         assert state() == "unavailable"
         later = time.monotonic() + 15

@@ -34,7 +34,9 @@ def rolled_back(collection: Collection) -> list[str]:
 
 
 def test_with_nothing_new_nothing_is_built(collection: Collection) -> None:
-    message = "index 000002 has these images and was rolled back: 000001 stays live; run `likeness promote .* 000002`"
+    message = (
+        "000002 has these images and was rolled back, so it does not replace 000001: .*`likeness promote .* 000002`"
+    )
     with pytest.raises(RolledBackError, match=message):
         build_index(collection)
     assert (collection.versions(), collection.current()) == (["000001", "000002"], "000001")
@@ -55,6 +57,26 @@ def test_the_same_rows_built_again_are_not_live(collection: Collection, how: str
     promote(collection, "000003")
     # Once these rows are live again, they may be rebuilt.
     assert build_index(collection, rebuild=True).version == collection.current() == "000004"
+
+
+def test_what_repeats_the_chosen_version_goes_live_after_an_undone_rollback(collection: Collection) -> None:
+    for repeated in ("000002, which was", "000003 and 000002, which were"):
+        with pytest.raises(RolledBackError, match=f"because it repeats {repeated} rolled back"):
+            build_index(collection, rebuild=True)
+    listed = {version.name: version.was_live for version in list_versions(collection)}
+    assert listed == {"000001": True, "000002": True, "000003": False, "000004": False}
+    result = CliRunner().invoke(app, ["versions", collection.location])
+    assert [line.split()[1:3] for line in result.output.splitlines()[-3:]] == [
+        ["rolled", "back"],
+        *[["not", "live"]] * 2,
+    ]
+    promote(collection, "000002")
+    assert rolled_back(collection) == []
+    assert build_index(collection, rebuild=True).version == collection.current() == "000005"
+    # A version that was live and rolled back is another matter.
+    promote(collection, "000002")
+    with pytest.raises(RolledBackError, match="repeats 000005, which was rolled back"):
+        build_index(collection, rebuild=True)
 
 
 def test_new_images_of_the_same_model_go_live(collection: Collection) -> None:

@@ -19,6 +19,7 @@ from rich.console import Console
 
 from embedder.errors import UnsupportedInputError
 from embedder.images.decode import decode_image
+from index.builder.build_index import build_index
 from index.collection import Collection, writing
 from index.collection.annotations import annotation_log
 from index.errors import CollectionError
@@ -32,7 +33,16 @@ from jobs.schedule.history import last_entries
 from jobs.search_spec import SearchSpec
 from jobs.sources.listing import LISTING
 from jobs.spec import JobSpec
-from tests.support.collections.hand_made import DIM, MODEL, add_version, hashed, metadata_of, rows, unit_vectors
+from tests.support.collections.hand_made import (
+    DIM,
+    MODEL,
+    add_run,
+    add_version,
+    hashed,
+    metadata_of,
+    rows,
+    unit_vectors,
+)
 from tests.support.collections.small_collection import PLAIN
 from tests.support.collections.storage_steps import KilledError, at, expire, is_number, kill
 from tests.support.command_line import Result, Run
@@ -120,7 +130,7 @@ def test_filters_look_at_columns_of_the_source_and_of_annotations(collection: Co
     ids = [f"{number:02}" for number in range(12)]
     add_version(collection, hashed(rows(ids, metadata=words)))
     with writing(collection, "test") as leased:
-        columns = ComputedColumns.open(leased, "shade", "by", Console(quiet=True))
+        columns = ComputedColumns.open(leased, "shade", "by")
         positions = columns.segments.positions(pa.array(ids, pa.string()))
         order = np.argsort(positions)
         columns.put(
@@ -381,6 +391,42 @@ def test_a_broken_search_is_left_out_and_delivers_later_what_it_has_missed(
     assert found_by(collection).keys() >= matching(0, "even").keys()
 
 
+def test_an_image_waits_for_the_annotation_that_a_filter_names(collection: Collection, hook: ScriptedServer) -> None:
+    """Its value is null for one night, because it was rejected and is tried again: it is tested once it has a value."""
+    [odd, even], log = searches(hook.url), annotation_log(collection, "own")
+    specs = [odd, even.model_copy(update={"name": "own", "filter": {"own": "ok"}})]
+
+    def annotate(number: int, rejected: dict[str, bool]) -> None:
+        ids = [key for key in ids_of_night(number) if key not in rejected]
+        made = rows(
+            ids, rejected=dict.fromkeys(rejected, "ValueError"), metadata={"own": [*["ok"] * len(ids), None, None]}
+        )
+        retryable = pa.array([*[False] * len(ids), *rejected.values()])
+        add_run(log, hashed(made).append_column("retryable", retryable))
+
+    def shown(key: str) -> dict[str, Any]:
+        return {name: value for name, value in metadata_of(collection)[key].items() if not name.endswith("_scores")}
+
+    annotate(0, dict.fromkeys(ids_of_night(0)[-2:], False))
+    night(collection, 0, specs)
+    late, never, *_ = matching(1, "even")
+    annotate(1, {late: True, never: False})
+    night(collection, 1, specs)
+    found = {("odd", "001"): sorted(matching(1, "odd")), ("own", "001"): sorted({*matching(1, "even")} - {late, never})}
+    assert delivered(hook) == found
+    others = ["odd"] if late in matching(1, "odd") else []
+    assert shown(late) == {"own": None, "searches": others, "searches_waiting": ["own"]}
+    report = night(collection, 1, specs)  # still without a value
+    assert (report.searches["own"].tested, delivered(hook)) == (1, found)
+    add_run(log, hashed(rows([late], metadata={"own": ["ok"]})))
+    hook.requests.clear()
+    report = night(collection, 1, specs)
+    assert (report.searches["own"].tested, delivered(hook)) == (1, {("own", "001"): [late]})
+    assert shown(late) == {"own": "ok", "searches": [*others, "own"], "searches_waiting": None}
+    assert night(collection, 1, specs).searches["own"].tested == 0
+    assert len(hook.requests) == 1
+
+
 def test_damaged_records_are_errors(collection: Collection) -> None:
     specs = searches(None)
     night(collection, 0, specs)
@@ -456,3 +502,53 @@ def test_a_night_does_all_but_what_is_broken_and_publishes_once(tmp_path: Path, 
         key: (["dark"], True) for key in PLAIN
     }
     assert (reembed("bad", "late", "none").code, collection.current()) == (0, "000002")
+
+
+def test_a_filter_may_need_an_annotation_that_the_job_does_not_list(tmp_path: Path, run: Run) -> None:
+    path, collection = make_job(tmp_path), Collection.open(str(tmp_path / "collection"))
+    path.write_text(
+        path.read_text()
+        + "searches: [{name: hand, image_id: red.png, min_score: -1, filter: {other_size: {$exists: true}}}]\n"
+    )
+    log, ids = annotation_log(collection, "other"), sorted(PLAIN)
+    add_run(log, rows(ids[:-1], metadata={"other_size": range(len(ids) - 1)}))
+    done = run("reembed", "--spec", path)
+    message = (
+        "the filter of the search 'hand' needs other_size, which is not up to date: list the annotation other in the "
+        "job's file, or run `likeness annotate` before the next job"
+    )
+    assert (done.code, message in done.err) == (2, True), done
+    add_run(log, rows(ids[-1:], metadata={"other_size": [7]}))
+    done = run("reembed", "--spec", path)
+    assert (done.code, "hand matches 3 of 3 images" in done.out) == (0, True), done
+    # A selection is up to date without values for all.
+    log.storage.delete("")
+    picked = MODEL.model_copy(update={"id": "select --name other"})
+    add_run(log, rows(ids[:1], metadata={"other_size": [7]}), model=picked)
+    path.write_text(path.read_text().replace("min_score: -1", "min_score: -0.9"))
+    done = run("reembed", "--spec", path)
+    assert (done.code, "hand matches 1 of 3 images" in done.out) == (0, True), done
+
+
+@pytest.mark.parametrize("how", ["one step", "two steps"])
+def test_what_somebody_rolled_back_stays_so_in_the_next_nights(tmp_path: Path, run: Run, how: str) -> None:
+    path, collection = make_job(tmp_path), Collection.open(str(tmp_path / "collection"))
+    extra = {
+        "annotations": [{"name": "lone", "outlier": True}, {"name": "q", "quality": True}],
+        "searches": [{"name": "red", "image_id": "red.png", "min_score": -1, "filter": {"lone": {"$gte": 0}}}],
+    }
+    path.write_text(json.dumps({"source": "pictures", "collection": "collection", **extra}))
+    assert run("reembed", "--spec", path).code == 0
+    add_run(collection, rows(["more.png"], unit_vectors(1, 9), uris=[str(tmp_path / "pictures" / "red.png")]))
+    build_index(collection)
+    assert run("reembed", "--spec", path).code == 0
+    assert collection.versions() == ["000001", "000002", "000003", "000004"]
+    chosen = "000003" if how == "one step" else "000002"
+    assert run("promote", collection.location, chosen).code == 0
+    for _ in range(2):
+        done = run("reembed", "--spec", path)
+        assert (done.code, collection.current(), collection.versions()[-1]) == (0, chosen, "000004"), done
+        [entry] = last_entries(collection, 1)
+        sentence = f"000004 has these images and was rolled back, so it does not replace {chosen}:"
+        assert (entry.outcome, str(entry.message).count(sentence), entry.index) == ("succeeded", 1, chosen)
+        assert done.out.count(sentence) + done.err.count(sentence) == 1
