@@ -29,7 +29,7 @@ from jobs.embedding.model_source import model_record
 from jobs.embedding.report import EmbedReport
 from jobs.errors import OtherModelError, SourceError, TooManyRejectsError
 from jobs.exchange.check_vectors import unit_rows
-from jobs.exchange.vector_files import ID_COLUMNS, RowIds, VectorPart, find_vectors
+from jobs.exchange.vector_files import ID_COLUMNS, NpyPart, RowIds, VectorPart, find_vectors
 from jobs.limits import require_few_rejects
 from jobs.planning.plan import write_block
 from jobs.sources.files import require_source_exists
@@ -215,6 +215,9 @@ class VectorImport:
         for content, names in (("bytes", pictures), ("other vectors", part.other_vectors(dim))):
             if names:
                 self.notes.setdefault(left_out_note(content, names), []).append(part.rows.file.name)
+        if isinstance(part, NpyPart) and part.unused:
+            note = "ids are numbers, as it is not certain that these files have them: name one with --ids"
+            self.notes.setdefault(note, []).extend(part.unused)
         for note in renaming_notes(self._metadata(part, part.plain_columns(dim))):
             self.notes.setdefault(note, [])
 
