@@ -86,6 +86,19 @@ def test_columns_of_annotations_are_exported(exported: Collection, tmp_path: Pat
     assert found == [{"image_id": same, "mood": "calm"}]
 
 
+def test_an_export_comes_back_without_the_columns_of_annotations(
+    run: Run, exported: Collection, tmp_path: Path
+) -> None:
+    add_run(annotation_log(exported, "mood"), rows(IDS[5:6], VECTORS[:1], metadata={"mood_of": ["calm"]}))
+    table = pa.table({"id": IDS[:1], "mood_of": ["x"], "moody": ["y"], "embedding": LISTS[:1]})
+    named = table.replace_schema_metadata({b"likeness.model": exported.runs()[0].model.model_dump_json()})
+    pq.write_table(named, tmp_path / "x.parquet")
+    done = run("import", tmp_path / "x.parquet", exported.location, "--no-index")
+    assert "columns of the collection's annotations are left out (`mood_of`): x.parquet" in done.out + done.err
+    columns = exported.live_rows().column_names
+    assert ("mood_of" in columns, "moody" in columns) == (False, True)
+
+
 def stop(*_: int) -> None:
     """The progress of a job that is interrupted."""
     raise KeyboardInterrupt
