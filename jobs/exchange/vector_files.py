@@ -24,7 +24,7 @@ from jobs.errors import SourceError, UsageError
 from jobs.exchange.check_vectors import Floats, Problems, matrix_of
 from jobs.exchange.files import Header, RowFile, copy_ids, read_header, source_errors, write_ids
 from jobs.sources.files import SourceFile, extension, files_in, source_files
-from jobs.sources.list_columns import ListColumns, holds_images, picture_column
+from jobs.sources.list_columns import ListColumns, holds_bytes, picture_column
 from jobs.sources.listing import Column, as_text
 
 ID_COLUMNS = ("image_id", "id", "image_path")
@@ -80,7 +80,7 @@ class _Part:
 
     def bytes_columns(self) -> list[str]:
         ids = self.first_column(ID_COLUMNS)
-        return [each.name for each in self.rows.schema if holds_images(each.type) and each.name != ids]
+        return [each.name for each in self.rows.schema if holds_bytes(each.type) and each.name != ids]
 
     def other_vectors(self, dim: int) -> list[str]:
         """Columns of lists of floats that all have `dim` values; in an export, where other lists are the collection's

@@ -63,8 +63,12 @@ def holds_images(type_: pa.DataType) -> bool:
 
 
 def holds_bytes(type_: pa.DataType) -> bool:
-    """Whether values are or contain bytes, which are no metadata."""
-    return holds_images(type_) or any(holds_bytes(type_.field(i).type) for i in range(type_.num_fields))
+    """Whether values are or contain bytes, which are no metadata. Those of a fixed size are no pictures."""
+    if pa.types.is_dictionary(type_):
+        return holds_bytes(type_.value_type)
+    if holds_images(type_) or pa.types.is_fixed_size_binary(type_):
+        return True
+    return any(holds_bytes(type_.field(i).type) for i in range(type_.num_fields))
 
 
 def _is_text(file: pq.ParquetFile, column: str) -> bool:

@@ -61,10 +61,15 @@ class TableReader:
             wanted = {self.columns.ids, *self.columns.uris} - {pictures}
             others = [each.name for each in schema if each.name in wanted or not holds_bytes(each.type)]
             addresses = wanted.intersection(schema.names) - {self.columns.ids}
-            if pictures is None and not addresses and len(others) < len(schema):
-                nested = ", ".join(f"`{name}`" for name in schema.names if name not in others)
+            nested = [
+                f"`{each.name}`"
+                for each in schema
+                if each.name not in others and not pa.types.is_fixed_size_binary(each.type)
+            ]
+            if pictures is None and not addresses and nested:
                 raise SourceError(
-                    f"{self.file.uri}: expected one picture in each row, got lists or structs of bytes in {nested}"
+                    f"{self.file.uri}: expected one picture in each row, got lists or structs of bytes in "
+                    f"{', '.join(nested)}"
                 )
             if unread := [name for name in schema.names if name not in (*others, pictures)]:
                 self.notes.setdefault(left_out_note("bytes", unread), []).append(self.file.name)

@@ -268,7 +268,13 @@ def pictures(count: int) -> "pa.Array[Any]":
 
 def test_a_hugging_face_dataset_keeps_its_pictures_and_plain_columns(tmp_path: Path) -> None:
     columns = {
-        **{"sha256": [b"\xff" * 32] * 2, "image": pictures(2), "width": [1, 2], "text_vector": VECTORS[2:4].tolist()},
+        **{
+            "sha256": pa.array([b"\xff" * 32] * 2, pa.binary(32)),
+            "md5": [b"\xff" * 16] * 2,
+            "image": pictures(2),
+            "width": [1, 2],
+            "text_vector": VECTORS[2:4].tolist(),
+        },
         "image_vector": [vector.astype(np.float64).tolist() for vector in VECTORS[:2]],
     }
     pq.write_table(pa.table(columns), tmp_path / "train.parquet")
@@ -279,7 +285,7 @@ def test_a_hugging_face_dataset_keeps_its_pictures_and_plain_columns(tmp_path: P
     job = VectorImport(source=source, collection=location, embedding_column="image_vector")
     job.run()
     assert job.notes == {
-        "columns of bytes are left out (`sha256`)": ["train.parquet"],
+        "columns of bytes are left out (`sha256`, `md5`)": ["train.parquet"],
         "columns of other vectors are left out (`text_vector`)": ["train.parquet"],
         "column `width` is stored as `source_width`, as each image has a `width` of its own": [],
     }
