@@ -95,7 +95,9 @@ def list_images(
     if refused:
         raise SourceError(f"{location} lists no images: {refused[0].message}")
     if found.tars or found.tables:
-        raise EmptySourceError(f"{location} lists no images: its tables or tars have no rows")
+        shown = ", ".join(f"{count:,} {kind}" for kind, count in counts.most_common(_SHOWN_KINDS) if count)
+        why = f"all that it has is left out ({shown})" if shown else "its tables or tars have no rows"
+        raise EmptySourceError(f"{location} lists no images: {why}")
     raise EmptySourceError(_nothing_found(location, counts, extensions))
 
 
