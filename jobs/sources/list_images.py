@@ -15,6 +15,7 @@ import pyarrow as pa
 from embedder.images.formats import IMAGE_EXTENSIONS
 from index.collection.catalog.catalog import FIRST_SEQ
 from index.collection.row_files import BYTES_AHEAD, read_ahead
+from index.storage import Storage
 from index.storage.bucket_address import without_secrets
 from jobs.errors import EmptySourceError, SourceError
 from jobs.exclusions import HIDDEN, Exclusions
@@ -60,6 +61,8 @@ def list_images(
     """
     exclusions = Exclusions(exclude)
     found = SortedFiles.of(source_files(location, exclusions), extensions)
+    storage = Storage.open(location)
+    folder = storage.root if storage.is_local else None
     location = without_secrets(location)  # from here on only for messages
     columns = ListColumns(uri=uri_column, id=id_column, types=column_types or {})
     named = {"--uri-column": uri_column, "--id-column": id_column, "--column-types": column_types}
@@ -68,7 +71,7 @@ def list_images(
     notes = {} if notes is None else notes
     counts, refused = Counter(found.left_out), list(found.refused)
     pictures = with_captions(found.images, found.texts, notes, counts)
-    lists, stopped = _Lists(found, pictures, columns, exclusions), Event()
+    lists, stopped = _Lists(found, pictures, columns, exclusions, folder), Event()
     writer = ListingWriter()
     for table in lists.pictures:
         writer.add(table)
@@ -114,10 +117,11 @@ class _Lists:
         pictures: Iterator[pa.Table],
         columns: ListColumns,
         exclusions: Exclusions,
+        folder: str | None,
     ) -> None:
         self.pictures, self.parts, stored = pictures, list[Listed](), StoredTables()
         if found.tables:
-            self._beside = Pictures(Listing.of(pictures))
+            self._beside = Pictures(Listing.of(pictures), folder)
             reader = ListReader(
                 columns=columns,
                 exclusions=exclusions,

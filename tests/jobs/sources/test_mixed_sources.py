@@ -163,6 +163,33 @@ def test_a_list_adds_its_columns_to_the_pictures_that_it_names(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
+    ("given", "address"),
+    [  # the source; how a list in it names its picture: {} is the source without links
+        ("source", "{}/a.jpg"),
+        ("source", "file://{}/a.jpg"),
+        ("source", "file://localhost{}/a.jpg"),
+        ("source", "FILE://{}/x/../%61.jpg"),
+        ("link", "{}/a.jpg"),
+        ("link", "file://{}/a.jpg"),
+        ("link", "a.jpg"),
+        ("above/source", "{}/a.jpg"),
+    ],
+)
+def test_an_address_with_another_spelling_names_the_picture_beside_the_list(
+    tmp_path: Path, given: str, address: str
+) -> None:
+    write_files(
+        tmp_path, {"source/a.jpg": PICTURE, "source/l.csv": f"uri,k\n{address.format(tmp_path / 'source')},1\n"}
+    )
+    (tmp_path / "link").symlink_to(tmp_path / "source")
+    (tmp_path / "above").symlink_to(tmp_path)
+    listing = list_images(str(tmp_path / given))
+    assert listing.select(["image_id", "uri", "k"]).to_pylist() == [
+        {"image_id": "a.jpg", "uri": f"{tmp_path}/{given}/a.jpg", "k": 1}
+    ]
+
+
+@pytest.mark.parametrize(
     ("name", "rows", "one", "two"),
     [  # label, folder and txt of the pictures
         (
