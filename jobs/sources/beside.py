@@ -14,9 +14,10 @@ import pyarrow.compute as pc
 from embedder.errors import FetchError
 from embedder.fetch import Fetcher
 from embedder.fetch.policy import FetchPolicy
-from embedder.fetch.uris import local_path, scheme_of
+from embedder.fetch.uris import FrameAt, local_path, scheme_of, split_fragment
 from index.collection.rows import TEXT, conform
 from index.storage.picture_reader import PictureReader
+from jobs.sources.list_videos import FRAME_MARK, shown_time
 from jobs.sources.listing import LISTING, Column, concat_listings, escaped, with_columns
 from jobs.sources.sorted_files import ManyFiles
 from jobs.sources.stored_listing import Listing
@@ -89,8 +90,8 @@ def _read(texts: pa.Table, notes: dict[str, list[str]]) -> list[str | None]:
 
 
 class Pictures:
-    """The picture files of a source, as lists name them. `folder` is that of a local source: lists may name it without
-    the links in its path.
+    """The picture files and frames of a source, as lists name them. `folder` is that of a local source: lists may name
+    it without the links in its path.
     """
 
     def __init__(self, listing: Listing, folder: str | None) -> None:
@@ -177,8 +178,14 @@ def without_id(rows: pa.Table) -> Column:
 
 
 def place(uri: str) -> str:
-    """An address in one spelling: a path without `.` and `..`, of a local file without file://."""
+    """An address in one spelling: a path without `.` and `..`, of a local file without file://, a frame's time without
+    zeros that say nothing.
+    """
     with suppress(FetchError):  # of a bad address, which becomes a reject
+        if FRAME_MARK in uri:
+            file, part = split_fragment(uri)
+            if isinstance(part, FrameAt):
+                return f"{place(file)}{FRAME_MARK}{shown_time(part.time)}"
         if scheme_of(uri) == "file":
             return escaped(os.path.normpath(local_path(uri)))
     scheme, mark, path = uri.partition("://")

@@ -5,7 +5,7 @@ lists (Parquet, CSV, TSV, JSONL) with a column of addresses, and frames of video
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import islice
+from itertools import chain, islice
 from threading import Event
 from typing import Any, Final
 
@@ -70,15 +70,17 @@ def list_images(
         raise SourceError(f"{location} has no lists, but {option} names a column of a list: omit {option}")
     notes = {} if notes is None else notes
     counts, refused = Counter(found.left_out), list(found.refused)
-    pictures = with_captions(found.images, found.texts, notes, counts)
+    videos = list_videos(found.videos, listed_frames)
+    refused += videos.refused
+    pictures = chain(with_captions(found.images, found.texts, notes, counts), [videos.images])
     lists, stopped = _Lists(found, pictures, columns, exclusions, folder), Event()
     writer = ListingWriter()
     for table in lists.pictures:
         writer.add(table)
-    kinds, ends = [kind for kind in extensions if kind not in VIDEO_EXTENSIONS], list[int]()
+    kinds, ends = [kind for kind in extensions if kind not in VIDEO_EXTENSIONS], [writer.rows]
     tars = _read_each(found.tars, lambda tar: list_tar(tar, kinds, exclusions, stopped), lambda _: _TAR_BYTES)
     try:
-        for parts in ([list_videos(found.videos, listed_frames)], tars, lists.parts):
+        for parts in (tars, lists.parts):
             for part in parts:
                 writer.add(part.images)
                 counts.update(part.left_out)
@@ -106,7 +108,7 @@ def list_images(
 
 class _Lists:
     """The lists of a source, of which a few at a time are in memory; `parts` are what they list, without the images,
-    and `pictures` those of the source that no list names.
+    and `pictures` those of the source, with frames, that no list names.
     """
 
     _beside: Pictures
