@@ -11,6 +11,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from embedder.images.formats import picture_format
+from index.collection.rows import TEXT
+from jobs.sources.listing import Column
 from jobs.values import ColumnType
 
 FILE_NAME = "file_name"
@@ -18,6 +20,7 @@ FILE_NAME = "file_name"
 URI_COLUMNS = ("uri", "url", FILE_NAME)
 
 _SAMPLE_ROWS = 16
+_PATHS = 1 << 16  # in memory at a time
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +54,40 @@ def picture_column(file: pq.ParquetFile, columns: ListColumns) -> str | None:
     if found is None and not any(name in schema.names for name in columns.uris):
         return next(iter(candidates), None)  # so that each broken picture is rejected for what is wrong with it
     return found
+
+
+def paths_without_bytes(file: pq.ParquetFile, column: str) -> Column | None:
+    """The paths in the rows of a column of pictures that have no bytes; None if no row has. Pictures are read only of
+    row groups in which some rows have bytes.
+    """
+    type_ = file.schema_arrow.field(column).type
+    if not pa.types.is_struct(type_) or "path" not in [type_.field(i).name for i in range(type_.num_fields)]:
+        return None
+    groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
+    missing = [_nulls(group, f"{column}.bytes") for group in groups]
+    if not any(missing) or type_.field("path").type not in (pa.string(), pa.large_string()):
+        return None
+    parts: list[pa.Array[Any]] = []
+    for number, group in enumerate(groups):
+        if not missing[number]:
+            parts.append(pa.nulls(group.num_rows, TEXT))
+            continue
+        mixed = missing[number] < group.num_rows
+        names = [f"{column}.path", *([f"{column}.bytes"] if mixed else [])]
+        for batch in file.iter_batches(_SAMPLE_ROWS if mixed else _PATHS, [number], names, use_threads=False):
+            paths = pc.struct_field(batch.column(column), "path").cast(TEXT)
+            if mixed:
+                has_bytes = pc.is_valid(pc.struct_field(batch.column(column), "bytes"))
+                paths = pc.if_else(has_bytes, pa.scalar(None, TEXT), paths)
+            parts.append(paths)
+    return pa.chunked_array(parts, TEXT)
+
+
+def _nulls(group: Any, leaf: str) -> int:
+    """How many values a row group lacks, as far as it says so."""
+    columns = map(group.column, range(group.num_columns))
+    facts = next((each.statistics for each in columns if each.path_in_schema == leaf), None)
+    return int(facts.null_count) if facts and facts.has_null_count else 0
 
 
 def holds_images(type_: pa.DataType) -> bool:
