@@ -50,7 +50,7 @@ class Exclusions:
     def reason(self, path: str) -> str | None:
         """Why a file is left out, or None; `path` is below the source's root."""
         folder, _, name = path.rpartition("/")
-        return self.reason_of_folder(folder) or self._reason(path, HIDDEN if name.startswith(".") else None)
+        return self.reason_of_folder(folder) or self._reason(path, HIDDEN if _is_hidden(name) else None)
 
     def excludes(self, path: str) -> bool:
         """Whether a pattern excludes a file, however it is called otherwise."""
@@ -64,12 +64,16 @@ class Exclusions:
         above, _, name = folder.rpartition("/")
         if reason := self.reason_of_folder(above):
             return reason
-        by_default = HIDDEN if name.startswith(".") else f"in {name}" if name.lower() in _SYSTEM_FOLDERS else None
+        by_default = HIDDEN if _is_hidden(name) else f"in {name}" if name.lower() in _SYSTEM_FOLDERS else None
         return self._reason(f"{folder}/", by_default)
 
     def _reason(self, path: str, by_default: str | None) -> str | None:
         matches = self._patterns.check_file(path).include if self._patterns else None
         return by_default if matches is None else EXCLUDED if matches else None
+
+
+def _is_hidden(name: str) -> bool:
+    return name.startswith(".") and name != ".."  # which is in the paths of some tars
 
 
 def _compiled(patterns: Sequence[str]) -> GitIgnoreSpec:

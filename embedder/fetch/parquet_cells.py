@@ -96,11 +96,15 @@ def _path_below(stored: Any) -> str | None:
 
 
 def _bytes(uri: str, cell: Cell, stored: Any) -> bytes:
+    path = None
     if isinstance(stored, pa.StructScalar) and "bytes" in stored.type.names:
+        path = stored["path"].as_py() if stored.is_valid and "path" in stored.type.names else None
         stored = stored["bytes"]
     if not isinstance(stored, pa.StringScalar | pa.StructScalar):  # texts need not be UTF-8
         value = stored.as_py()
         if isinstance(value, bytes):
             return value
     got = stored.type if stored.is_valid else "nothing"
+    if path and not stored.is_valid:
+        got = f"only the path {path!r}, which is not below the folder of the file: move the file, or list the paths"
     raise fetch_error(uri, "not_bytes", f"expected bytes in row {cell.row} of {cell.column!r}, got {got}")

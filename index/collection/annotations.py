@@ -103,18 +103,20 @@ def read_learned(log: Collection, predictor: ModelRecord) -> Learned | None:
     except FileNotFoundError:
         return None
     except ValueError as error:
-        raise CollectionError(f"{log.location}/{path} is damaged ({error}): {_LOST}") from error
+        raise CollectionError(f"{log.location}/{path} is damaged ({error}): {_remedy(log)}") from error
 
 
 def lost(log: Collection, predictor: ModelRecord) -> CollectionError:
     """The error for rows by a predictor without what it had learned."""
-    return CollectionError(f"{log.location}/{learned_path(predictor.fingerprint)} is missing: {_LOST}")
+    return CollectionError(f"{log.location}/{learned_path(predictor.fingerprint)} is missing: {_remedy(log)}")
 
 
-_LOST = (
-    "restore it from a backup, or drop the annotation (`likeness columns --drop`) and annotate all images again, which "
-    "may give them other values"
-)
+def _remedy(log: Collection) -> str:
+    collection, name = log.storage.parent.parent.location, log.storage.root.rpartition("/")[2]
+    return (
+        f"restore it from a backup, or drop the annotation (`likeness columns {collection} --drop {name}`) and "
+        "annotate all images again, which may give them other values"
+    )
 
 
 def drop_annotation(annotation: Annotation) -> None:

@@ -150,6 +150,17 @@ class Storage:
 
         return Storage(self.absolute(folder), extended(self.location), extended(self.address), self.bucket)
 
+    @property
+    def parent(self) -> Storage:
+        """The folder with this file or folder, as a storage of its own."""
+
+        def shortened(address: str) -> str:
+            address, mark, options = address.partition("?") if self.bucket else (address, "", "")
+            return f"{address.rstrip('/').rpartition('/')[0]}{mark}{options}"
+
+        root = self.root.rpartition("/")[0] or "/"
+        return Storage(root, shortened(self.location), shortened(self.address), self.bucket)
+
     def __reduce__(self) -> tuple[Any, ...]:
         return Storage.open, (self.address,)
 

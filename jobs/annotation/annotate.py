@@ -90,10 +90,10 @@ class Annotate:
 
     def annotate(self, name: str, recipe: Recipe, live: LiveRows) -> EmbedReport:
         """Bring the columns of a predictor up to date, without publishing them; raises like `write_columns`."""
-        require_name_available(name, live.metadata, list_annotations(self.collection))
+        require_name_available(self.collection, name, live.metadata)
         log = annotation_log(self.collection, name)
         snapshot = log.snapshot()
-        require_same_kind(name, recipe.id, snapshot)
+        require_same_kind(self.collection, name, recipe.id, snapshot)
         plan = plan_annotation(live, snapshot, recipe)
         if plan.done:
             return EmbedReport.of(plan)

@@ -20,7 +20,7 @@ from rich.console import Console
 
 from index.arrays import Positions
 from index.collection import Collection
-from index.collection.annotations import annotation_log, belongs_to, list_annotations
+from index.collection.annotations import annotation_log, belongs_to
 from index.collection.catalog.catalog import Catalog, RunRows
 from index.collection.merged.merge import merge_runs
 from index.collection.records import ModelRecord, RunManifest
@@ -58,9 +58,9 @@ class ComputedColumns:
             raise no_index(collection)
         indexed = [RunRows.of(collection.storage, run) for run in runs if run.run_id in live.runs]
         columns = metadata_columns(Catalog(collection.storage, indexed, live=False).schema_of())
-        require_name_available(name, columns, list_annotations(collection))
+        require_name_available(collection, name, columns)
         log = annotation_log(collection, name).snapshot()
-        require_same_kind(name, kind, log)
+        require_same_kind(collection, name, kind, log)
         written = [run.run_id for run in log.committed]
         if written and live.annotations.get(name) != written:
             publish(collection, Console(quiet=True))  # what made the last was killed before it did

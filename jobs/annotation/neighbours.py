@@ -64,7 +64,7 @@ def _rolled_back_report(collection: Collection, name: str, kind: str) -> EmbedRe
     columns, model = Annotation(name, log, log.runs()), collection_model(collection, snapshot.committed)
     if model is None or columns.runs[-1].model.id != _by(kind, model):
         return None
-    live = snapshot.live().of_model(model)
+    live = snapshot.live.of_model(model)
     return EmbedReport(listed=len(live), already_there=len(live)) if columns.has_seen(live) else None
 
 

@@ -173,7 +173,8 @@ def require_one_type(predictor: str, schemas: Sequence[pa.Schema]) -> None:
     except pa.ArrowException as error:
         raise JobError(
             f"{predictor} returns a column with values of two types ({error}), so nothing was published: give it one "
-            "type, and change the class's `version` if it has one, or drop the annotation (`likeness columns --drop`)"
+            "type, and change the class's `version` if it has one, or drop the annotation "
+            "(`likeness columns COLLECTION --drop NAME`)"
         ) from error
 
 

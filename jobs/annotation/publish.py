@@ -12,6 +12,7 @@ from index.collection.annotations import (
     belongs_to,
     drop_annotation,
     kind_of,
+    list_annotations,
 )
 from index.collection.collection import Snapshot
 from index.errors import RolledBackError
@@ -25,14 +26,14 @@ SOURCE = "collection"
 """What an annotation's runs record as their source: their own collection, which may be moved."""
 
 
-def require_name_available(name: str, metadata: Sequence[str], annotations: Sequence[Annotation]) -> None:
+def require_name_available(collection: Collection, name: str, metadata: Sequence[str]) -> None:
     """Raises UsageError if a column of the source, or another annotation, has a name that this one would reserve."""
-    names = [annotation.name for annotation in annotations]
+    names = [annotation.name for annotation in list_annotations(collection)]
     columns = dict.fromkeys([*metadata, *sorted(RESERVED_NAMES)])
     conflicts = [column for column in columns if belongs_to(column, name)]
     conflicts += [other for other in names if other != name and (belongs_to(other, name) or belongs_to(name, other))]
     if conflicts:
-        hint = f", and drop the annotation {name} (`likeness columns --drop {name}`), which hides the source's column"
+        hint = f", and drop the annotation {name} ({_to_drop(collection, name)}), which hides the source's column"
         raise UsageError(
             f"--name {name} would reserve {name} and {name}_…, which conflict with {', '.join(conflicts)}: choose "
             f"another name{hint if name in names else ''}"
@@ -46,11 +47,14 @@ def hidden_columns(collection: Collection, columns: Sequence[str]) -> Iterator[s
             own = Annotation(name, log, runs).rows.metadata
             if hidden := [column for column in columns if column in own]:
                 which, them = ("column", "it") if len(hidden) == 1 else ("columns", "them")
-                drop_it = f"`likeness columns {collection.location} --drop {name}`"
                 yield (
                     f"the annotation {name} hides the source's {which} {', '.join(hidden)} from searches: rename "
-                    f"{them} in the source, or drop the annotation ({drop_it})"
+                    f"{them} in the source, or drop the annotation ({_to_drop(collection, name)})"
                 )
+
+
+def _to_drop(collection: Collection, name: str) -> str:
+    return f"`likeness columns {collection.location} --drop {name}`"
 
 
 _VALUES = """
@@ -58,7 +62,7 @@ SELECT count(DISTINCT image_id) AS images, max(run) AS run FROM written WHERE er
 """
 
 
-def require_same_kind(name: str, predictor: str, log: Snapshot) -> None:
+def require_same_kind(collection: Collection, name: str, predictor: str, log: Snapshot) -> None:
     """Raises UsageError if the annotation `name`, even an unfinished one, has values of another kind than those of this
     predictor, which would replace them: they may have taken hours.
     """
@@ -70,7 +74,7 @@ def require_same_kind(name: str, predictor: str, log: Snapshot) -> None:
     if found["images"]:
         raise UsageError(
             f"--name {name} has {rows.runs[found['run']].model.id}, {counted(found['images'], 'image')}: choose "
-            f"another name, or drop these columns first (`likeness columns --drop {name}`)"
+            f"another name, or drop these columns first ({_to_drop(collection, name)})"
         )
 
 

@@ -124,7 +124,7 @@ def _checked_counts(written: WrittenRun, rows: Catalog, max_reject_rate: float) 
         raise UsageError(
             f"--keep keeps none of the {report.listed} images of {plan.source}, so nothing was published: expected "
             f"an expression that matches some of them, got {plan.image_filter.settings.keep}. "
-            f"`likeness rejects --reason {FILTERED}` shows why each was left out"
+            f"`likeness rejects COLLECTION --reason {FILTERED}` shows why each was left out"
         )
     again = "run the same command again: it embeds nothing twice"
     require_few_rejects(report.reject_reasons, report.unfiltered, max_reject_rate, again)

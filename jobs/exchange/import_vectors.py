@@ -15,6 +15,7 @@ import pyarrow as pa
 from embedder.images.exif import EXIF_COLUMNS
 from embedder.models.load import find_model
 from index.collection import Collection, writing
+from index.collection.annotations import annotation_logs, belongs_to
 from index.collection.collection import Snapshot
 from index.collection.layout import MANIFEST, run_path
 from index.collection.merged.merge import merge_runs
@@ -29,7 +30,7 @@ from jobs.embedding.model_source import model_record
 from jobs.embedding.report import EmbedReport
 from jobs.errors import OtherModelError, SourceError, TooManyRejectsError
 from jobs.exchange.check_vectors import unit_rows
-from jobs.exchange.vector_files import ID_COLUMNS, RowIds, VectorPart, find_vectors
+from jobs.exchange.vector_files import ID_COLUMNS, NpyPart, RowIds, VectorPart, find_vectors
 from jobs.limits import require_few_rejects
 from jobs.planning.plan import write_block
 from jobs.sources.files import require_source_exists
@@ -76,6 +77,7 @@ class VectorImport:
     progress: Callable[[int, int], None] = lambda *_: None
     normalised: int = field(default=0, init=False)
     notes: dict[str, list[str]] = field(default_factory=dict, init=False)
+    _annotations: Sequence[str] = field(default=(), init=False)
 
     def run(self) -> EmbedReport:
         """Raises SourceError for an unusable source, OtherModelError, and TooManyRejectsError."""
@@ -98,6 +100,7 @@ class VectorImport:
         self._require_same_model(Collection.open_or_empty(self.collection).snapshot(), model)
         with writing(Collection.create_or_open(self.collection), "import") as leased:
             self._require_same_model(leased.snapshot(), model)
+            self._annotations = list(annotation_logs(leased))
             address = canonical_address(Storage.open(self.source).location)
             # A source of its own: a job that embeds the same folder neither deletes these rows nor resumes this run.
             source = canonical_address(f"import:{address}")
@@ -212,16 +215,28 @@ class VectorImport:
         """Note which columns are left out, and which get another name."""
         shown = part.picture_column if self._uri_column_of(part) is None else None
         pictures = [name for name in part.bytes_columns() if name != shown]
-        for content, names in (("bytes", pictures), ("other vectors", part.other_vectors(dim))):
+        left_out = {
+            "bytes": pictures,
+            "other vectors": part.other_vectors(dim),
+            "the collection's annotations": list(filter(self._is_annotated, part.rows.schema.names)),
+        }
+        for content, names in left_out.items():
             if names:
                 self.notes.setdefault(left_out_note(content, names), []).append(part.rows.file.name)
+        if isinstance(part, NpyPart) and part.unused:
+            note = "ids are numbers, as it is not certain that these files have them: name one with --ids"
+            self.notes.setdefault(note, []).extend(part.unused)
         for note in renaming_notes(self._metadata(part, part.plain_columns(dim))):
             self.notes.setdefault(note, [])
 
     def _metadata(self, part: VectorPart, names: Sequence[str]) -> list[str]:
         """Those of a part's plain columns that are metadata."""
         used = {part.first_column(ID_COLUMNS), self._uri_column_of(part), *_row_columns(part)}
-        return [name for name in names if name not in used]
+        return [name for name in names if name not in used and not self._is_annotated(name)]
+
+    def _is_annotated(self, column: str) -> bool:
+        """Whether an annotation of the collection has reserved the name: as metadata, it would block the annotation."""
+        return any(belongs_to(column, annotation) for annotation in self._annotations)
 
     def _columns(self, part: VectorPart, columns: pa.Table, ids: Column, numbers: range) -> pa.Table:
         """All columns except the vectors: those of rows, if it is an export, and metadata."""

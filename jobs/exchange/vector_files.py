@@ -4,7 +4,7 @@ from __future__ import annotations  # pyarrow's types take arguments in its stub
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Final, TypeAlias
@@ -23,8 +23,8 @@ from index.storage.bucket_address import without_secrets
 from jobs.errors import SourceError, UsageError
 from jobs.exchange.check_vectors import Floats, Problems, matrix_of
 from jobs.exchange.files import Header, RowFile, copy_ids, read_header, source_errors, write_ids
-from jobs.sources.files import SourceFile, extension, source_files
-from jobs.sources.list_columns import ListColumns, holds_images, picture_column
+from jobs.sources.files import SourceFile, extension, files_in, source_files
+from jobs.sources.list_columns import ListColumns, holds_bytes, picture_column
 from jobs.sources.listing import Column, as_text
 
 ID_COLUMNS = ("image_id", "id", "image_path")
@@ -80,7 +80,7 @@ class _Part:
 
     def bytes_columns(self) -> list[str]:
         ids = self.first_column(ID_COLUMNS)
-        return [each.name for each in self.rows.schema if holds_images(each.type) and each.name != ids]
+        return [each.name for each in self.rows.schema if holds_bytes(each.type) and each.name != ids]
 
     def other_vectors(self, dim: int) -> list[str]:
         """Columns of lists of floats that all have `dim` values; in an export, where other lists are the collection's
@@ -98,6 +98,8 @@ class NpyPart(_Part):
     """Vectors in a .npy file."""
 
     file: SourceFile
+    unused: Sequence[str] = ()
+    """Parquet files beside it, by name, of which none is certain to have its rows."""
     picture_column: ClassVar[str | None] = None  # pictures are only taken from the file of the vectors
 
     @cached_property
@@ -186,7 +188,10 @@ def find_vectors(
     if clip_retrieval:
         parts: list[VectorPart] = [_clip_retrieval_part(match, files) for match in clip_retrieval]
     elif arrays:
-        parts = [_npy_part(address, arrays, tables, ids, scratch / "rows.parquet")]
+        unused: Sequence[str] = ()
+        if ids is None and not arrays[0].path:  # the source is this file
+            tables, unused = _rows_beside(arrays[0])
+        parts = [replace(_npy_part(address, arrays, tables, ids, scratch / "rows.parquet"), unused=unused)]
     elif tables:
         parts = [ColumnPart(rows, _embedding_column(rows, embedding_column)) for rows in map(RowFile, tables)]
     else:
@@ -254,6 +259,23 @@ def _clip_retrieval_part(match: re.Match[str], files: dict[str, SourceFile]) -> 
     if rows not in files:
         raise SourceError(f"{vectors.uri} has no {rows} beside it: expected the rows of its vectors there")
     return NpyPart(RowFile(files[rows]), vectors)
+
+
+def _rows_beside(array: SourceFile) -> tuple[list[SourceFile], list[str]]:
+    """The Parquet file with the rows of an array that was given by its own name, if that is certain; else the names of
+    those beside it.
+    """
+    folder, uri = array.storage.parent, array.uri.rpartition("/")[0]
+    if match := _CLIP_RETRIEVAL.fullmatch(array.uri):
+        name = f"metadata_{match[2]}.parquet"
+        metadata = files_in(folder.parent.subfolder("metadata"), f"{match[1]}metadata")
+        return [file for file in metadata if file.name == name], []
+    beside = list(files_in(folder, uri))
+    tables = [file for file in beside if extension(file.name) == "parquet"]
+    arrays = [file for file in beside if extension(file.name) == "npy"]
+    if len(tables) == len(arrays) == 1 and RowFile(tables[0]).num_rows == read_header(array).rows:
+        return tables, []
+    return [], [file.name for file in tables]
 
 
 def _npy_part(address: str, arrays: list[SourceFile], tables: list[SourceFile], ids: str | None, copy: Path) -> NpyPart:

@@ -3,8 +3,8 @@
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import Any, Final, cast
-from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
@@ -13,9 +13,11 @@ import pyarrow.compute as pc
 from embedder.errors import FetchError
 from embedder.fetch import Fetcher
 from embedder.fetch.policy import FetchPolicy
+from embedder.fetch.uris import FrameAt, local_path, scheme_of, split_fragment
 from index.collection.row_files import map_in_threads
 from index.collection.rows import TEXT, conform
 from index.storage.picture_reader import PictureReader
+from jobs.sources.list_videos import FRAME_MARK, shown_time
 from jobs.sources.listing import LISTING, Column, concat_listings, escaped, with_columns
 from jobs.sources.sorted_files import ManyFiles
 from jobs.sources.stored_listing import Listing
@@ -85,24 +87,36 @@ def _read(texts: pa.Table, notes: dict[str, list[str]]) -> list[str | None]:
 
 
 class Pictures:
-    """The picture files of a source, as lists name them."""
+    """The picture files and frames of a source, as lists name them. `folder` is that of a local source: lists may name
+    it without the links in its path.
+    """
 
-    def __init__(self, listing: Listing) -> None:
+    def __init__(self, listing: Listing, folder: str | None) -> None:
         self.listing = listing
+        self._folder = folder and f"{place(folder)}/"
+        self._without_links = folder and f"{place(os.path.realpath(folder))}/"
         if listing.num_rows:
             self._create_places()
 
     def named_by(self, uris: Column) -> pa.Table:
         """The rows, by number, that have the address of a picture, each with the picture's `seq`."""
-        named = pa.table({"row": np.arange(len(uris)), "place": places(uris)})
+        named = pa.table({"row": np.arange(len(uris)), "place": self._places(uris)})
         sql = "SELECT row, min(places.seq) AS seq FROM named JOIN places USING (place) GROUP BY row ORDER BY row"
         return self.listing.catalog.table(sql, named=named)
+
+    def _places(self, uris: Column) -> Column:
+        """`place` of each address, below the source's folder as it was given."""
+        found = [None if uri is None else place(uri) for uri in uris.to_pylist()]
+        if self._folder != self._without_links:
+            given, real = str(self._folder), str(self._without_links)
+            found = [each and (given + each[len(real) :] if each.startswith(real) else each) for each in found]
+        return pa.array(found, TEXT)
 
     def _create_places(self) -> None:
         self.listing.catalog.create("CREATE TABLE places (seq BIGINT, place VARCHAR)")
         with self.listing.catalog.query(f"SELECT seq, uri FROM {self.listing.view}") as batches:
             for batch in batches:
-                found = pa.table({"seq": batch["seq"], "place": places(batch["uri"])})
+                found = pa.table({"seq": batch["seq"], "place": self._places(batch["uri"])})
                 self.listing.catalog.create("INSERT INTO places FROM found", found=found)
 
     def others(self, uris: Iterable[Column]) -> Iterator[pa.Table]:
@@ -160,14 +174,16 @@ def without_id(rows: pa.Table) -> Column:
     return mask
 
 
-def places(uris: Column) -> Column:
-    """`place` of each address."""
-    return pa.array([None if uri is None else place(uri) for uri in uris.to_pylist()], TEXT)
-
-
 def place(uri: str) -> str:
-    """An address in one spelling: a path without `.` and `..`, of a local file without file://."""
+    """An address in one spelling: a path without `.` and `..`, of a local file without file://, a frame's time without
+    zeros that say nothing.
+    """
+    with suppress(FetchError):  # of a bad address, which becomes a reject
+        if FRAME_MARK in uri:
+            file, part = split_fragment(uri)
+            if isinstance(part, FrameAt):
+                return f"{place(file)}{FRAME_MARK}{shown_time(part.time)}"
+        if scheme_of(uri) == "file":
+            return escaped(os.path.normpath(local_path(uri)))
     scheme, mark, path = uri.partition("://")
-    if scheme == "file" and mark:
-        return escaped(os.path.normpath(unquote(path, errors="surrogateescape")))
     return f"{scheme}{mark}{os.path.normpath(path)}" if mark else os.path.normpath(uri)

@@ -70,6 +70,25 @@ def source_files(location: str, exclusions: Exclusions | None = None) -> Iterato
         raise SourceError(f"cannot list {shown}: {error}") from error
 
 
+def files_in(folder: Storage, uri: str) -> Iterator[SourceFile]:
+    """The files in a folder with this address, without hidden ones and those in subfolders; none if it is missing."""
+    try:
+        entries = folder.list()
+    except (CollectionError, OSError) as error:
+        raise SourceError(f"cannot list {uri}: {error}") from error
+    for entry in entries:
+        if not entry.is_folder:
+            yield SourceFile(
+                storage=folder,
+                path=entry.path,
+                name=entry.name,
+                uri=f"{uri}/{entry.name}",
+                size=entry.size,
+                modified=entry.modified,
+                etag=entry.etag,
+            )
+
+
 def require_source_exists(location: str) -> None:
     """Raise `SourceError` if the source does not exist, in a bucket `EmptySourceError`. Nothing is listed."""
     storage = _open(location)

@@ -5,7 +5,7 @@ lists (Parquet, CSV, TSV, JSONL) with a column of addresses, and frames of video
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import islice
+from itertools import chain, islice
 from threading import Event
 from typing import Any, Final
 
@@ -15,6 +15,7 @@ import pyarrow as pa
 from embedder.images.formats import IMAGE_EXTENSIONS
 from index.collection.catalog.catalog import FIRST_SEQ
 from index.collection.row_files import BYTES_AHEAD, read_ahead
+from index.storage import Storage
 from index.storage.bucket_address import without_secrets
 from jobs.errors import EmptySourceError, SourceError
 from jobs.exclusions import HIDDEN, Exclusions
@@ -60,6 +61,8 @@ def list_images(
     """
     exclusions = Exclusions(exclude)
     found = SortedFiles.of(source_files(location, exclusions), extensions)
+    storage = Storage.open(location)
+    folder = storage.root if storage.is_local else None
     location = without_secrets(location)  # from here on only for messages
     columns = ListColumns(uri=uri_column, id=id_column, types=column_types or {})
     named = {"--uri-column": uri_column, "--id-column": id_column, "--column-types": column_types}
@@ -67,15 +70,17 @@ def list_images(
         raise SourceError(f"{location} has no lists, but {option} names a column of a list: omit {option}")
     notes = {} if notes is None else notes
     counts, refused = Counter(found.left_out), list(found.refused)
-    pictures = with_captions(found.images, found.texts, notes, counts)
-    lists, stopped = _Lists(found, pictures, columns, exclusions), Event()
+    videos = list_videos(found.videos, listed_frames)
+    refused += videos.refused
+    pictures = chain(with_captions(found.images, found.texts, notes, counts), [videos.images])
+    lists, stopped = _Lists(found, pictures, columns, exclusions, folder), Event()
     writer = ListingWriter()
     for table in lists.pictures:
         writer.add(table)
-    kinds, ends = [kind for kind in extensions if kind not in VIDEO_EXTENSIONS], list[int]()
+    kinds, ends = [kind for kind in extensions if kind not in VIDEO_EXTENSIONS], [writer.rows]
     tars = _read_each(found.tars, lambda tar: list_tar(tar, kinds, exclusions, stopped), lambda _: _TAR_BYTES)
     try:
-        for parts in ([list_videos(found.videos, listed_frames)], tars, lists.parts):
+        for parts in (tars, lists.parts):
             for part in parts:
                 writer.add(part.images)
                 counts.update(part.left_out)
@@ -95,13 +100,15 @@ def list_images(
     if refused:
         raise SourceError(f"{location} lists no images: {refused[0].message}")
     if found.tars or found.tables:
-        raise EmptySourceError(f"{location} lists no images: its tables or tars have no rows")
+        shown = ", ".join(f"{count:,} {kind}" for kind, count in counts.most_common(_SHOWN_KINDS) if count)
+        why = f"all that it has is left out ({shown})" if shown else "its tables or tars have no rows"
+        raise EmptySourceError(f"{location} lists no images: {why}")
     raise EmptySourceError(_nothing_found(location, counts, extensions))
 
 
 class _Lists:
     """The lists of a source, of which a few at a time are in memory; `parts` are what they list, without the images,
-    and `pictures` those of the source that no list names.
+    and `pictures` those of the source, with frames, that no list names.
     """
 
     _beside: Pictures
@@ -112,10 +119,11 @@ class _Lists:
         pictures: Iterator[pa.Table],
         columns: ListColumns,
         exclusions: Exclusions,
+        folder: str | None,
     ) -> None:
         self.pictures, self.parts, stored = pictures, list[Listed](), StoredTables()
         if found.tables:
-            self._beside = Pictures(Listing.of(pictures))
+            self._beside = Pictures(Listing.of(pictures), folder)
             reader = ListReader(
                 columns=columns,
                 exclusions=exclusions,

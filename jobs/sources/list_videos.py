@@ -33,6 +33,11 @@ def frames_of(rows: pa.Table) -> Frames:
     return found
 
 
+def shown_time(seconds: float) -> str:
+    """A time in the name of a frame."""
+    return f"{seconds:.6f}".rstrip("0").rstrip(".")
+
+
 def list_videos(files: Sequence[SourceFile], listed_frames: ListedFrames) -> Listed:
     """The frames of videos, and the videos that are refused. An unchanged video keeps its known frames."""
     if not files:
@@ -48,11 +53,12 @@ def list_videos(files: Sequence[SourceFile], listed_frames: ListedFrames) -> Lis
 
 
 def _list_video(fetcher: Fetcher, known: Frames, file: SourceFile) -> pa.Table | Refused:
-    rows = known.get(file.uri, [])
+    # Those that only a list names have no time of modification.
+    rows = [row for row in known.get(file.uri, []) if row["modified"] or not file.modified]
     if rows and all(_is_unchanged(row, file) for row in rows):
-        return _frames(file, sorted((row["uri"].rpartition(FRAME_MARK)[2] for row in rows), key=float))
+        return _frames(file, sorted({row["uri"].rpartition(FRAME_MARK)[2] for row in rows}, key=float))
     try:
-        return _frames(file, [f"{time:.3f}".rstrip("0").rstrip(".") for time in fetcher.frame_times(file.uri)])
+        return _frames(file, [shown_time(round(time, 3)) for time in fetcher.frame_times(file.uri)])
     except Rejected as error:
         # If the video may be readable later, its frames are unknown rather than gone.
         reason = UNREADABLE if error.retryable or isinstance(error, FetchError) else error.reason

@@ -278,7 +278,8 @@ def _json(values: list[Any]) -> Column:
 
 def as_text(values: Column) -> Column:
     """Values of any type as strings: as Arrow casts them, or as Python prints them (UUIDs, for example)."""
-    if pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type):
+    kinds = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view, pa.types.is_fixed_size_binary)
+    if any(is_kind(values.type) for is_kind in kinds):
         texts = [None if v is None else v.decode("utf-8", "backslashreplace") for v in values.to_pylist()]
         return pa.chunked_array([pa.array(texts, TEXT)])
     if not isinstance(values.type, pa.BaseExtensionType) and not pa.types.is_nested(values.type):

@@ -19,7 +19,14 @@ from jobs.exclusions import EXCLUDED, Exclusions
 from jobs.sources.beside import Pictures, place
 from jobs.sources.column_types import CSV, JSON, NAME, WRITTEN
 from jobs.sources.files import SourceFile, extension
-from jobs.sources.list_columns import FILE_NAME, ListColumns, holds_bytes, holds_images, picture_column
+from jobs.sources.list_columns import (
+    FILE_NAME,
+    ListColumns,
+    holds_bytes,
+    holds_images,
+    paths_without_bytes,
+    picture_column,
+)
 from jobs.sources.listing import LISTING, Column, Listed, Refused, as_text, left_out_note, listing_table, renaming_notes
 from jobs.sources.text_encoding import as_utf8
 from jobs.sources.text_lists import read_csv, read_json
@@ -27,10 +34,11 @@ from jobs.sources.text_lists import read_csv, read_json
 
 @dataclass(frozen=True)
 class TableReader:
-    """Lists a table. `notes` gets the names of lists by what to say about them."""
+    """Lists a table, which may name `pictures`. `notes` gets the names of lists by what to say about them."""
 
     file: SourceFile
     columns: ListColumns
+    pictures: Pictures
     notes: dict[str, list[str]] = field(default_factory=dict)
 
     def read(self) -> tuple[pa.Table, list[Refused]]:
@@ -53,7 +61,7 @@ class TableReader:
         ]
 
     def _read_parquet(self) -> pa.Table:
-        def read(source: pa.NativeFile) -> tuple[pa.Table, str | None, int]:
+        def read(source: pa.NativeFile) -> tuple[pa.Table, str | None, int, Column | None]:
             parquet = pq.ParquetFile(source)
             schema, pictures = parquet.schema_arrow, picture_column(parquet, self.columns)
             check_names(self.file, schema.names)
@@ -61,20 +69,26 @@ class TableReader:
             wanted = {self.columns.ids, *self.columns.uris} - {pictures}
             others = [each.name for each in schema if each.name in wanted or not holds_bytes(each.type)]
             addresses = wanted.intersection(schema.names) - {self.columns.ids}
-            if pictures is None and not addresses and len(others) < len(schema):
-                nested = ", ".join(f"`{name}`" for name in schema.names if name not in others)
+            nested = [
+                f"`{each.name}`"
+                for each in schema
+                if each.name not in others and not pa.types.is_fixed_size_binary(each.type)
+            ]
+            if pictures is None and not addresses and nested:
                 raise SourceError(
-                    f"{self.file.uri}: expected one picture in each row, got lists or structs of bytes in {nested}"
+                    f"{self.file.uri}: expected one picture in each row, got lists or structs of bytes in "
+                    f"{', '.join(nested)}"
                 )
             if unread := [name for name in schema.names if name not in (*others, pictures)]:
                 self.notes.setdefault(left_out_note("bytes", unread), []).append(self.file.name)
             if pictures and self.columns.uri and self.columns.uri not in schema.names:
                 note = f"lists have no column `{self.columns.uri}`, so their pictures in `{pictures}` are taken"
                 self.notes.setdefault(note, []).append(self.file.name)
-            return parquet.read(columns=others).select(others), pictures, parquet.metadata.num_rows
+            paths = paths_without_bytes(parquet, pictures) if pictures and self.pictures.listing.num_rows else None
+            return parquet.read(columns=others).select(others), pictures, parquet.metadata.num_rows, paths
 
-        table, pictures, rows = self._read_file(read)
-        return self._list_uris(table) if pictures is None else self._list_cells(table, pictures, rows)
+        table, pictures, rows, paths = self._read_file(read)
+        return self._list_uris(table) if pictures is None else self._list_cells(table, pictures, rows, paths)
 
     def _list_uris(self, table: pa.Table, written: bytes | None = None) -> pa.Table:
         file, columns = self.file, self.columns
@@ -93,13 +107,22 @@ class TableReader:
         facts = {"image_id": pc.coalesce(self._ids(table), uris, numbers), "uri": uris}
         return self._listing(table, facts, leave=uri_column, written=written)
 
-    def _list_cells(self, table: pa.Table, column: str, rows: int) -> pa.Table:
-        """Rows of a Parquet file that contains the images; each `uri` names a cell."""
-        numbers = pa.array([f"{self.file.name}#{i}" for i in range(rows)], TEXT)
+    def _list_cells(self, table: pa.Table, column: str, rows: int, paths: Column | None) -> pa.Table:
+        """Rows of a Parquet file that contains the images; each `uri` names a cell. A row without one that has the path
+        of a picture in the source names it, like the row of a list.
+        """
+        numbers: Column = pa.array([f"{self.file.name}#{i}" for i in range(rows)], TEXT)
+        uris: Column = pa.array([f"{self.file.uri}#row={i}&column={column}" for i in range(rows)], TEXT)
+        modified: Column = pa.array([self.file.modified] * rows, LISTING.field("modified").type)
+        if paths is not None:
+            paths = absolute_uris(self.file, paths)
+            named = pc.is_in(pa.array(range(rows), pa.int64()), value_set=self.pictures.named_by(paths)["row"])
+            numbers, uris = pc.if_else(named, paths, numbers), pc.if_else(named, paths, uris)
+            modified = pc.if_else(named, pa.scalar(None, modified.type), modified)
         cells: dict[str, Column | list[Any]] = {
             "image_id": pc.coalesce(self._ids(table), numbers) if table.column_names else numbers,
-            "uri": [f"{self.file.uri}#row={i}&column={column}" for i in range(rows)],
-            "modified": [self.file.modified] * rows,
+            "uri": uris,
+            "modified": modified,
         }
         return self._listing(table, cells, leave=column)
 
@@ -196,11 +219,11 @@ class ListReader:
         """A file beside the list wins over an address, as the bytes do in Parquet."""
         if self.pictures.listing.num_rows and not self.columns.uri:
             with suppress(NotAListError):
-                by_name = TableReader(table, replace(self.columns, uri=FILE_NAME))
+                by_name = TableReader(table, replace(self.columns, uri=FILE_NAME), self.pictures)
                 rows, refused = by_name.read()
                 if self.pictures.named_by(rows["uri"]).num_rows:
                     return rows, refused, by_name.notes
-        reader = TableReader(table, self.columns)
+        reader = TableReader(table, self.columns, self.pictures)
         return *reader.read(), reader.notes
 
     def _without_excluded(self, table: SourceFile, rows: pa.Table) -> tuple[pa.Table, Counter[str]]:

@@ -222,7 +222,11 @@ def test_a_cell_without_bytes_stands_for_the_file_at_its_path(tmp_path: Path, pa
         assert fetcher.fetch(f"{uri}#row=1&column=image") == PICTURE
         assert failed(f"{uri}#row=1&column=image", max_bytes=10).reason == "too_many_bytes"
     else:
-        assert failed(f"{uri}#row=1&column=image").reason == reason
+        error = failed(f"{uri}#row=1&column=image")
+        assert error.reason == reason
+        assert error.message.endswith(
+            f"got only the path {path!r}, which is not below the folder of the file: move the file, or list the paths"
+        ) is (reason == "not_bytes" and path != "")
 
 
 # Object stores

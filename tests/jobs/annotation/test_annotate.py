@@ -340,7 +340,7 @@ def test_taken_names_are_refused(collection: Collection) -> None:
         annotate(collection, Halves(), name="half_first")
     later = table(["new.jpg"]).append_column("half_first", pa.array([1.0]))
     add_run(collection, later)
-    with pytest.raises(UsageError, match="columns --drop half`"):
+    with pytest.raises(UsageError, match=f"`likeness columns {re.escape(collection.location)} --drop half`"):
         annotate(collection, Halves())
 
 

@@ -88,7 +88,8 @@ def test_rows_of_clusters_that_are_lost_get_no_others(collection: Collection, da
     assert annotate(collection, "auto") == 60  # others, which are learned
     assert len(set(kinds(collection).values())) == 5  # √30
     add_run(collection, table(["new"], [0]))
-    expected = f"{re.escape(path)} is {'missing' if damage is None else 'damaged'}.*columns --drop"
+    drop = re.escape(f"`likeness columns {collection.location} --drop kind`")
+    expected = f"{re.escape(path)} is {'missing' if damage is None else 'damaged'}.*{drop}"
     with pytest.raises(CollectionError, match=expected):
         annotate(collection)
 

@@ -86,6 +86,19 @@ def test_columns_of_annotations_are_exported(exported: Collection, tmp_path: Pat
     assert found == [{"image_id": same, "mood": "calm"}]
 
 
+def test_an_export_comes_back_without_the_columns_of_annotations(
+    run: Run, exported: Collection, tmp_path: Path
+) -> None:
+    add_run(annotation_log(exported, "mood"), rows(IDS[5:6], VECTORS[:1], metadata={"mood_of": ["calm"]}))
+    table = pa.table({"id": IDS[:1], "mood_of": ["x"], "moody": ["y"], "embedding": LISTS[:1]})
+    named = table.replace_schema_metadata({b"likeness.model": exported.runs()[0].model.model_dump_json()})
+    pq.write_table(named, tmp_path / "x.parquet")
+    done = run("import", tmp_path / "x.parquet", exported.location, "--no-index")
+    assert "columns of the collection's annotations are left out (`mood_of`): x.parquet" in done.out + done.err
+    columns = exported.live_rows().column_names
+    assert ("mood_of" in columns, "moody" in columns) == (False, True)
+
+
 def stop(*_: int) -> None:
     """The progress of a job that is interrupted."""
     raise KeyboardInterrupt
@@ -212,6 +225,42 @@ def test_ids_of_an_array_are_in_a_second_file_or_are_row_numbers(tmp_path: Path,
     assert [found[image_id].get("stars") for image_id in ids] == ([3, 1, 2] if "parquet" in name else [None] * 3)
 
 
+@pytest.mark.parametrize(("form", "name"), [("npy", "vectors.npy"), ("clip-retrieval", "img_emb/img_emb_0.npy")])
+def test_the_array_of_an_export_has_its_rows_if_it_is_given_itself(
+    exported: Collection, tmp_path: Path, form: Any, name: str
+) -> None:
+    export(exported, str(tmp_path / "out"), form)
+    VectorImport(source=str(tmp_path / "out" / name), collection=str(tmp_path / "c")).run()
+    found, whole = Collection.open(str(tmp_path / "c")), import_vectors(tmp_path / "out")
+    assert found.live_rows().equals(whole.live_rows())
+    assert found.runs()[0].model == whole.runs()[0].model
+
+
+UNCERTAIN: dict[str, tuple[dict[str, Any], bool]] = {  # files beside an array of three vectors, and whether ids are its
+    "its rows": ({"rows.parquet": 3}, True),
+    "of another number": ({"rows.parquet": 4}, False),
+    "two files of rows": ({"a.parquet": 3, "b.parquet": 3}, False),
+    "two arrays": ({"rows.parquet": 3, "other.npy": 3}, False),
+}
+
+
+@pytest.mark.parametrize("case", UNCERTAIN)
+def test_rows_beside_an_array_count_if_they_are_certainly_its_own(run: Run, tmp_path: Path, case: str) -> None:
+    files, is_certain = UNCERTAIN[case]
+    np.save(tmp_path / "vectors.npy", VECTORS[:3])
+    for name, count in files.items():
+        if name.endswith("npy"):
+            np.save(tmp_path / name, VECTORS[:count])
+        else:
+            pq.write_table(pa.table({"id": IDS[:count]}), tmp_path / name)
+    done = run("import", tmp_path / "vectors.npy", tmp_path / "c", "--no-index")
+    tables = ", ".join(name for name in files if name.endswith("parquet"))
+    note = f"it is not certain that these files have them: name one with --ids: {tables}"
+    assert (note in done.out + done.err) is not is_certain
+    ids = Collection.open(str(tmp_path / "c")).live_rows()["image_id"].to_pylist()
+    assert ids == (IDS[:3] if is_certain else ["0", "1", "2"])
+
+
 def pictures(count: int) -> "pa.Array[Any]":
     kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
     return pa.array([{"bytes": b"\xff\xd8\xff picture", "path": None}] * count, kind)
@@ -219,7 +268,13 @@ def pictures(count: int) -> "pa.Array[Any]":
 
 def test_a_hugging_face_dataset_keeps_its_pictures_and_plain_columns(tmp_path: Path) -> None:
     columns = {
-        **{"sha256": [b"\xff" * 32] * 2, "image": pictures(2), "width": [1, 2], "text_vector": VECTORS[2:4].tolist()},
+        **{
+            "sha256": pa.array([b"\xff" * 32] * 2, pa.binary(32)),
+            "md5": [b"\xff" * 16] * 2,
+            "image": pictures(2),
+            "width": [1, 2],
+            "text_vector": VECTORS[2:4].tolist(),
+        },
         "image_vector": [vector.astype(np.float64).tolist() for vector in VECTORS[:2]],
     }
     pq.write_table(pa.table(columns), tmp_path / "train.parquet")
@@ -230,7 +285,7 @@ def test_a_hugging_face_dataset_keeps_its_pictures_and_plain_columns(tmp_path: P
     job = VectorImport(source=source, collection=location, embedding_column="image_vector")
     job.run()
     assert job.notes == {
-        "columns of bytes are left out (`sha256`)": ["train.parquet"],
+        "columns of bytes are left out (`sha256`, `md5`)": ["train.parquet"],
         "columns of other vectors are left out (`text_vector`)": ["train.parquet"],
         "column `width` is stored as `source_width`, as each image has a `width` of its own": [],
     }
@@ -314,6 +369,9 @@ def test_a_bucket_is_a_source_too(store: Bucket, tmp_path: Path) -> None:
     location = str(tmp_path / "imported")
     VectorImport(source=f"s3://{store.name}/made", collection=location).run()
     assert Collection.open(location).live_rows(["embedding"])["embedding"].to_pylist() == VECTORS.tolist()
+    part = str(tmp_path / "part")
+    VectorImport(source=f"s3://{store.name}/made/img_emb/img_emb_1.npy", collection=part).run()
+    assert Collection.open(part).live_rows(["image_id"])["image_id"].to_pylist() == IDS[3:]
 
 
 # Unusable rows

@@ -9,6 +9,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from embedder.fetch import Fetcher
@@ -160,6 +162,58 @@ def test_a_list_adds_its_columns_to_the_pictures_that_it_names(tmp_path: Path) -
     ]
     assert listing["modified"].is_valid().to_pylist() == [True, True, True, False]
     assert Fetcher(buckets=PictureReader()).fetch(listing["uri"][2].as_py()) == PICTURE
+
+
+@pytest.mark.parametrize("uri_column", [None, "image"])
+@pytest.mark.parametrize("group", [1, 2, 9])
+def test_a_row_of_parquet_without_bytes_adds_its_columns_to_the_picture_at_its_path(
+    tmp_path: Path, group: int, uri_column: str | None
+) -> None:
+    cells = [(None, "im/a.jpg"), (b"GIF89a" + bytes(9), "im/b.jpg"), (None, "im/gone.jpg"), (None, "../d/im/c.jpg")]
+    images = [{"bytes": data, "path": path} for data, path in cells]
+    file = io.BytesIO()
+    pq.write_table(pa.table({"image": [*images, None], "label": [1, 2, 3, 4, 5]}), file, row_group_size=group)
+    pictures = dict.fromkeys(("d/im/a.jpg", "d/im/b.jpg", "d/im/c.jpg"), PICTURE)
+    write_files(tmp_path, {**pictures, "d/t.parquet": file.getvalue()})
+    listing = list_images(str(tmp_path), uri_column=uri_column)
+    found = {row["image_id"]: (row["uri"].removeprefix(f"{tmp_path}/d/"), row["label"]) for row in listing.to_pylist()}
+    assert found == {
+        "d/im/a.jpg": ("im/a.jpg", "1"),
+        "d/im/b.jpg": ("im/b.jpg", "im"),
+        "d/im/c.jpg": ("im/c.jpg", "4"),
+        **{f"d/t.parquet#{n}": (f"t.parquet#row={n}&column=image", f"{n + 1}") for n in (1, 2, 4)},
+    }
+    modified = {row["image_id"]: row["modified"] for row in listing.to_pylist()}
+    facts = (tmp_path / "d/im/a.jpg").stat()
+    assert modified["d/im/a.jpg"] == dt.datetime.fromtimestamp(facts.st_mtime, dt.UTC)
+    assert listing["size"].to_pylist().count(facts.st_size) == 3
+
+
+@pytest.mark.parametrize(
+    ("given", "address"),
+    [  # the source; how a list in it names its picture: {} is the source without links
+        ("source", "{}/a.jpg"),
+        ("source", "file://{}/a.jpg"),
+        ("source", "file://localhost{}/a.jpg"),
+        ("source", "FILE://{}/x/../%61.jpg"),
+        ("link", "{}/a.jpg"),
+        ("link", "file://{}/a.jpg"),
+        ("link", "a.jpg"),
+        ("above/source", "{}/a.jpg"),
+    ],
+)
+def test_an_address_with_another_spelling_names_the_picture_beside_the_list(
+    tmp_path: Path, given: str, address: str
+) -> None:
+    write_files(
+        tmp_path, {"source/a.jpg": PICTURE, "source/l.csv": f"uri,k\n{address.format(tmp_path / 'source')},1\n"}
+    )
+    (tmp_path / "link").symlink_to(tmp_path / "source")
+    (tmp_path / "above").symlink_to(tmp_path)
+    listing = list_images(str(tmp_path / given))
+    assert listing.select(["image_id", "uri", "k"]).to_pylist() == [
+        {"image_id": "a.jpg", "uri": f"{tmp_path}/{given}/a.jpg", "k": 1}
+    ]
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Parquet files that hold pictures: which column is theirs, whatever else is in the file."""
 
 import io
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ JPEGS = [picture(shade) for shade in (0, 80, 160)]
 PNGS = [picture(shade, "PNG") for shade in (0, 80, 160)]
 DEAD = [f"http://dead.test/{number}.jpg" for number in range(3)]
 STRUCT = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+FIXED = pa.binary(32)  # all values have as many bytes
 HASHES = [bytes([255, number]) * 16 for number in range(3)]
 
 
@@ -34,6 +36,7 @@ CASES: dict[str, tuple[dict[str, Any], str | None, list[bytes]]] = {  # columns,
     "bytes after a dead url": ({"url": DEAD, "uri": DEAD, "webp": JPEGS}, None, JPEGS),
     "named bytes": ({"jpg": JPEGS, "url": DEAD}, "jpg", JPEGS),
     "a hash before": ({"sha256": HASHES, "jpg": JPEGS}, None, JPEGS),
+    "a hash of a fixed size before": ({"sha256": pa.array(HASHES, FIXED), "jpg": JPEGS}, None, JPEGS),
     "a hash before, and a url": ({"sha256": HASHES, "jpg": JPEGS, "url": DEAD}, None, JPEGS),
     "text as bytes before": ({"caption": [b"a", b"b", b"c"], "content": PNGS}, None, PNGS),
     "vectors before": ({"embedding": [b"\0" * 2048] * 3, "image": structs(JPEGS)}, None, JPEGS),
@@ -88,6 +91,12 @@ def test_addresses_are_read_where_no_column_has_pictures(
     [
         ({"jpg": JPEGS, "url": DEAD, "label": [1, 2, 3]}, None, []),
         ({"jpg": JPEGS, "mask": PNGS, "sha": HASHES}, None, ["columns of bytes are left out (`mask`, `sha`)"]),
+        ({"url": DEAD, "sha": pa.array(HASHES, FIXED)}, None, ["columns of bytes are left out (`sha`)"]),
+        (
+            {"url": DEAD, "x": pa.array([[each] for each in HASHES], pa.list_(FIXED))},
+            None,
+            ["columns of bytes are left out (`x`)"],
+        ),
         ({"url": DEAD, "x": [[each] for each in JPEGS]}, None, ["columns of bytes are left out (`x`)"]),
         ({"url": DEAD, "x": [{"data": each} for each in JPEGS]}, None, ["columns of bytes are left out (`x`)"]),
         ({"jpg": JPEGS}, "jgp", ["lists have no column `jgp`, so their pictures in `jpg` are taken"]),
@@ -105,6 +114,14 @@ def test_bytes_that_are_not_read_are_said(
 def test_the_address_of_a_picture_in_the_file_is_metadata(tmp_path: Path) -> None:
     put(tmp_path / "a.parquet", parquet(sha=HASHES, jpg=JPEGS, url=DEAD, status=["ok"] * 3, boxes=[[HASHES[0]]] * 3))
     assert metadata(list_images(str(tmp_path))) == {"url": DEAD, "status": ["ok"] * 3}
+
+
+def test_a_table_of_hashes_beside_pictures_is_no_list(tmp_path: Path) -> None:
+    put(tmp_path / "a.jpg", JPEGS[0])
+    put(tmp_path / "a.parquet", parquet(sha=pa.array(HASHES, FIXED)))
+    left_out = Counter[str]()
+    assert uris(list_images(str(tmp_path), left_out=left_out)) == [f"{tmp_path}/a.jpg"]
+    assert left_out == {".parquet without addresses or pictures": 1}
 
 
 @pytest.mark.parametrize("values", [[[JPEGS[0], JPEGS[1]]], [[{"bytes": JPEGS[0], "path": None}]]])

@@ -229,6 +229,9 @@ def test_text_that_is_not_utf8_is_escaped(tmp_path: Path) -> None:
     pq.write_table(pa.table(columns), tmp_path / "images.parquet")
     listing = list_images(str(tmp_path / "images.parquet"))
     assert (ids(listing), fetched(listing)) == (["x", "\\xff", "images.parquet#2"], [b"1", b"2", b"3"])
+    columns["id"] = pa.array([b"x", b"\xff", None], pa.binary(1))
+    pq.write_table(pa.table(columns), tmp_path / "images.parquet")
+    assert ids(list_images(str(tmp_path / "images.parquet"))) == ids(listing)
     texts = pa.array([b"caf\xe9", b"plain"])
     note = pa.Array.from_buffers(pa.string(), 2, texts.buffers())
     pq.write_table(pa.table({"uri": ["a.jpg", "b.jpg"], "note": note}), tmp_path / "list.parquet")
@@ -456,7 +459,23 @@ def test_broken_and_compressed_tars_are_refused(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"cannot read .*/cut\.tar as an uncompressed tar: unexpected end of data"):
         list_images(str(cut))
     with pytest.raises(SourceError, match=r"empty\.tar lists no images: its tables or tars have no rows"):
-        list_images(str(write_tar(tmp_path / "empty.tar", {"readme.txt": b"hello"})))
+        list_images(str(write_tar(tmp_path / "empty.tar", {})))
+    members = {".a.jpg": b"x", ".b/a.jpg": b"x", "readme.txt": b"hello"}
+    with pytest.raises(SourceError, match=r"all that it has is left out \(2 hidden, in tars, 1 \.txt, in tars\)"):
+        list_images(str(write_tar(tmp_path / "empty.tar", members)))
+
+
+def test_members_of_tars_may_have_paths_that_lead_out_of_them(tmp_path: Path) -> None:
+    names = ["../a.jpg", "b/../../a.jpg", "/a.jpg", "b/../c.jpg"]
+    write_tar(
+        tmp_path / "x.tar", {**{name: name.encode() for name in names}, "../.a.jpg": b"x", "../a.json": b'{"k": 1}'}
+    )
+    left_out = Counter[str]()
+    listing = list_images(str(tmp_path), left_out=left_out)
+    assert ids(listing) == [f"x.tar/{name}" for name in names]
+    assert fetched(listing) == list(map(str.encode, names))
+    assert (metadata(listing), left_out) == ({"k": [1, None, None, None]}, {"hidden, in tars": 1})
+    assert ids(list_images(str(tmp_path), exclude=["a.jpg"])) == ["x.tar/b/../c.jpg"]
 
 
 # Object stores

@@ -51,6 +51,21 @@ def test_a_videos_scenes_are_listed_and_each_is_read_by_its_name(clip: Path) -> 
     assert FETCHER.fetch(f"{clip}#t=5") == Fetcher().fetch(f"{clip}#t=5")
 
 
+def test_a_list_adds_its_columns_to_the_frames_that_it_names(clip: Path, tmp_path: Path) -> None:
+    (tmp_path / "clip.mp4").symlink_to(clip)
+    named = {"clip.mp4#t=5": 1, "./clip.mp4#t=10.0": 2, f"file://{tmp_path}/clip.mp4#t=015": 3, "clip.mp4#t=2.5": 4}
+    rows = "".join(f"{uri},{k}\n" for uri, k in [*named.items(), ("clip.mp4#t=5.00", 5)])
+    (tmp_path / "l.csv").write_text(f"file_name,k\n{rows}")
+    listing = list_images(str(tmp_path), extensions=BOTH)
+    found = {row["image_id"]: (row["uri"], row["k"], row["size"]) for row in listing.to_pylist()}
+    size, prefix = clip.stat().st_size, f"{tmp_path}/clip.mp4#t="
+    ks = {5: 1, 10: 2, 15: 3}
+    expected = {f"clip.mp4#t={t:g}": (f"{prefix}{t:g}", ks.get(int(t)), size) for t in STARTS}
+    expected["clip.mp4#t=5#2"] = f"{prefix}5", 5, size
+    assert found == {**expected, f"{prefix}2.5": (f"{prefix}2.5", 4, None)}
+    assert listing.num_rows == len(STARTS) + 2
+
+
 @pytest.mark.parametrize(
     ("codec", "ending", "options"),
     [

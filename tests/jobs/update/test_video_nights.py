@@ -49,3 +49,17 @@ def test_scenes_are_found_by_words_and_a_video_is_decoded_only_if_it_changed(
     clip.with_name("moved.mp4").write_bytes(clip.with_name("moved.mp4").read_bytes()[:5000])
     report = nights.night(extensions=BOTH, max_missing=1, max_reject_rate=1)
     assert (report.counts.listed, report.counts.refused, report.counts.deleted) == (2, 1, 3)
+
+
+def test_a_list_that_names_frames_does_not_make_their_video_be_decoded_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "pictures"
+    folder.mkdir()
+    write_video(folder / "clip.mp4", draw_scenes()[:3], seconds=15)
+    (folder / "l.csv").write_text("uri,k\nclip.mp4#t=5,1\nclip.mp4#t=5.0,2\nclip.mp4#t=7,3\n")
+    nights = Nights(folder, str(tmp_path / "collection"))
+    nights.embed(nights.pictures, DEMO, "--extensions", "images,videos")
+    monkeypatch.setattr(Fetcher, "frame_times", fail)
+    report = nights.night(extensions=BOTH)
+    assert (report.counts.listed, report.counts.unchanged, report.counts.deleted) == (5, 5, 0)
