@@ -65,9 +65,8 @@ def list_images(
     folder = storage.root if storage.is_local else None
     location = without_secrets(location)  # from here on only for messages
     columns = ListColumns(uri=uri_column, id=id_column, types=column_types or {})
-    named = {"--uri-column": uri_column, "--id-column": id_column, "--column-types": column_types}
-    if not found.tables and (option := next((name for name, value in named.items() if value), None)):
-        raise SourceError(f"{location} has no lists, but {option} names a column of a list: omit {option}")
+    if not found.tables:
+        _require_no_option(location, columns)
     notes = {} if notes is None else notes
     counts, refused = Counter(found.left_out), list(found.refused)
     videos = list_videos(found.videos, listed_frames)
@@ -99,11 +98,14 @@ def list_images(
         return _with_refused(listing, writer, refused, lists.have_no_id, FIRST_SEQ + ends[1])
     if refused:
         raise SourceError(f"{location} lists no images: {refused[0].message}")
-    if found.tars or found.tables:
-        shown = ", ".join(f"{count:,} {kind}" for kind, count in counts.most_common(_SHOWN_KINDS) if count)
-        why = f"all that it has is left out ({shown})" if shown else "its tables or tars have no rows"
-        raise EmptySourceError(f"{location} lists no images: {why}")
-    raise EmptySourceError(_nothing_found(location, counts, extensions))
+    has_lists = bool(found.tars or found.tables)
+    raise EmptySourceError(_nothing_found(location, counts, extensions, has_lists=has_lists))
+
+
+def _require_no_option(location: str, columns: ListColumns) -> None:
+    named = {"--uri-column": columns.uri, "--id-column": columns.id, "--column-types": columns.types}
+    if option := next((name for name, value in named.items() if value), None):
+        raise SourceError(f"{location} has no lists, but {option} names a column of a list: omit {option}")
 
 
 class _Lists:
@@ -246,7 +248,11 @@ def _repeated(row: Mapping[str, Any]) -> Refused:
     return Refused(image_id=row["new_id"], uri=uri, reason="duplicate_id", message=message)
 
 
-def _nothing_found(location: str, found: Counter[str], extensions: Iterable[str]) -> str:
+def _nothing_found(location: str, found: Counter[str], extensions: Iterable[str], *, has_lists: bool) -> str:
+    if has_lists:
+        shown = ", ".join(f"{count:,} {kind}" for kind, count in found.most_common(_SHOWN_KINDS) if count)
+        why = f"all that it has is left out ({shown})" if shown else "its tables or tars have no rows"
+        return f"{location} lists no images: {why}"
     expected = f"images ({', '.join(extensions)}), uncompressed tars or lists ({', '.join(TABLE_EXTENSIONS)})"
     if not found.keys() - {HIDDEN}:
         return f"{location} is empty: expected {expected}"
