@@ -34,7 +34,10 @@ export function showLines(mat, lines) {
   layerOver(mat, ...boxes).classList.add("shown");
 }
 
-/** Buttons to draw a box on the picture in `mat`. `onCrop` gets the box as fractions of the picture. */
+/**
+ * Buttons to draw a box on the picture in `mat`; none are left if it cannot be shown. `onCrop` gets the box as fractions
+ * of the picture.
+ */
 export function cropButtons(mat, onCrop, [startText, doneText] = ["Search a part", "Search this part"]) {
   const start = element("button", { type: "button", class: "quiet" }, startText);
   const done = element("button", { type: "button", class: "primary", hidden: true }, doneText);
@@ -52,6 +55,10 @@ export function cropButtons(mat, onCrop, [startText, doneText] = ["Search a part
   start.addEventListener("click", () => toggle(true));
   cancel.addEventListener("click", () => toggle(false));
   done.addEventListener("click", () => onCrop(drawing.crop()));
+  mat.querySelector("img").addEventListener("error", () => {
+    if (drawing) toggle(false);
+    for (const button of [start, done, cancel]) button.remove();
+  });
   return [start, done, cancel];
 }
 

@@ -14,27 +14,55 @@ const KINDS = {
   similar: "Similar",
 };
 const NO_PLAN = "Run “likeness duplicates” for this collection, then reload this page.";
-let groupCount = 0;
+const NEW_PLAN = "There is another plan since this page was opened, so these groups are out of date. ";
+let shownPlan = null; // when the plan of the groups that are shown was made
+let groupCount = 0; // of those that are shown
 
 async function showMore() {
   const more = byId("more");
+  const status = byId("more-status"); // what is above the groups is out of view here
   more.disabled = true;
+  status.textContent = "";
   try {
     const { plan, serving, groups } = await duplicates(groupCount, PAGE);
-    byId("problem").replaceChildren();
-    byId("status").textContent = plan ? summary(plan, serving) : "";
-    if (!plan) byId("problem").replaceChildren(notice("No plan yet", NO_PLAN));
-    const items = groups.map(groupItem);
-    byId("groups").append(...items);
-    if (groupCount) items[0]?.querySelector("h2").focus();
-    groupCount += groups.length;
-    more.hidden = !plan || !groups.length || groupCount >= plan.groups;
+    if (!groupCount) shownPlan = plan?.created_at;
+    if (plan?.created_at === shownPlan) showGroups(plan, serving, groups);
+    else offerNewPlan();
   } catch (error) {
-    byId("status").textContent = "";
-    const key = error.status === 401 ? " Enter a key on the search page first, then come back." : "";
-    byId("problem").replaceChildren(notice(error.title ?? "Something went wrong", error.message + key));
+    const text = error.message + (error.status === 401 ? " Enter a key on the search page first, then come back." : "");
+    if (groupCount) status.textContent = text; // the groups stay
+    else {
+      byId("status").textContent = "";
+      byId("problem").replaceChildren(notice(error.title ?? "Something went wrong", text));
+    }
   }
   more.disabled = false;
+}
+
+function showGroups(plan, serving, groups) {
+  byId("problem").replaceChildren();
+  byId("status").textContent = plan ? summary(plan, serving) : "";
+  if (!plan) byId("problem").replaceChildren(notice("No plan yet", NO_PLAN));
+  const items = groups.map(groupItem);
+  byId("groups").append(...items);
+  if (groupCount) items[0]?.querySelector("h2").focus();
+  groupCount += groups.length;
+  byId("more").hidden = !plan || !groups.length || groupCount >= plan.groups;
+}
+
+/** The next groups are of another plan, whose first groups are not those that are shown. */
+function offerNewPlan() {
+  const again = element("button", { type: "button", class: "primary" }, "Show the new plan");
+  again.addEventListener("click", async () => {
+    groupCount = 0;
+    byId("groups").replaceChildren();
+    await showMore();
+    scrollTo(0, 0);
+    byId("groups").querySelector("h2")?.focus({ preventScroll: true });
+  });
+  byId("more-status").replaceChildren(NEW_PLAN, again);
+  byId("more").hidden = true;
+  again.focus();
 }
 
 const notice = (title, text) => element("div", { class: "notice" }, element("h2", {}, title), element("p", {}, text));

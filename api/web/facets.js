@@ -83,7 +83,7 @@ export function chips({ metadata, group, words }, facets, query) {
     const value = metadata[name];
     const isActive = allowedValues(query.filter, name).includes(value);
     const filter = isActive ? query.filter : toggleValue(query.filter, name, value);
-    return queryLink({ ...query, k: PAGE, filter }, { class: "chip", title: `${name}: ${value}` },
+    return queryLink({ ...query, k: PAGE, filter }, { class: "chip", title: `${name}: ${valueText(value)}` },
       ...marked(namedValue(name, value), own(words, name)));
   });
 }
@@ -119,7 +119,8 @@ export function queryLink(query, properties, ...children) {
 function valueLink(query, column, { value, filter: range }, count) {
   const isActive = range ? isSame(own(query.filter, column), range) : allowedValues(query.filter, column).includes(value);
   const changed = { ...query, k: PAGE, filter: toggleValue(query.filter, column, value, range) };
-  const link = queryLink(changed, { class: "chip", ariaCurrent: isActive ? "true" : null }, valueText(value));
+  const text = isBlank(value) ? element("span", { class: "blank" }, valueText(value)) : valueText(value);
+  const link = queryLink(changed, { class: "chip", ariaCurrent: isActive ? "true" : null }, text);
   link.append(element("span", { class: "count" }, count));
   return element("li", {}, link);
 }
@@ -146,7 +147,13 @@ export const namedValue = (column, value) =>
   typeof value === "string" && !/^(\W*|[\d\W]+|\w|yes|no|true|false|none|null|unknown|on|off)$/i.test(value)
     ? value : `${column}: ${valueText(value)}`;
 
-export const valueText = (value) => (typeof value === "boolean" ? (value ? "yes" : "no") : String(value));
+/** A value in words; also of texts that cannot be seen. */
+export function valueText(value) {
+  if (isBlank(value)) return value ? "(blank)" : "(empty)";
+  return typeof value === "boolean" ? (value ? "yes" : "no") : String(value);
+}
+
+const isBlank = (value) => typeof value === "string" && !value.trim();
 
 /** The condition for the times of a day, such as "2024-05-31". */
 function dayOf(day) {

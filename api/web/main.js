@@ -10,7 +10,7 @@ import { Filters } from "./filters.js";
 import { placesMap } from "./map.js";
 import { Marks, mixList, mixed, saveExamples } from "./mix.js";
 import { fillOptions, offerColumns, readOptions, watchOptions, watchSize } from "./options.js";
-import { showProblem, watchKey } from "./problems.js";
+import { showBeside, showProblem, watchKey } from "./problems.js";
 import { PAGE, answerable, emptyQuery, fromAddress, hasQuery, ignoresWords, isForWords, parseInput, toAddress, toBody } from "./query.js";
 import { grid, skeleton, summary, tiles } from "./results.js";
 import { imagePanel, queryHeading, uploadPanel } from "./subject.js";
@@ -295,12 +295,7 @@ async function showMore() {
       again.focus();
       return;
     }
-    if (error.status === 401) {
-      showProblem(error);
-      return;
-    }
-    status.textContent = error.message; // the matches stay
-    status.scrollIntoView({ block: "nearest" });
+    showBeside(error, status);
   }
 }
 

@@ -5,7 +5,7 @@ import { cropButtons, showCrop, showLines } from "./crop.js";
 import { copy, element, fileName, formatCount, own, titleOf } from "./elements.js";
 import { allowedValues, namedValue, queryLink } from "./facets.js";
 import { stringify } from "./json.js";
-import { showProblem } from "./problems.js";
+import { showBeside } from "./problems.js";
 import { boxes, pictureMat } from "./results.js";
 import { lineBoxes, marked, matchedWords } from "./words.js";
 
@@ -49,7 +49,8 @@ export function imagePanel(image, query, trail, onCrop) {
     element("div", {}, element("dt", {}, term), element("dd", {}, fact)));
   const about = element("details", { open: matchMedia("(min-width: 40rem)").matches });
   about.append(element("summary", {}, "About this picture"), element("dl", { class: "facts" }, ...facts));
-  const actions = element("p", { class: "actions" }, ...files(image), ...cropButtons(mat, onCrop));
+  const status = element("span", { class: "hint", attributes: { "aria-live": "polite" } });
+  const actions = element("p", { class: "actions" }, ...files(image, status), ...cropButtons(mat, onCrop), status);
   const box = !query.crop && boxes.get(query.value);
   if (box) showCrop(mat, box);
   const text = box ? "The part in the box matched." : lines.length && "The lines in boxes have words of the search.";
@@ -80,8 +81,8 @@ function steps(query, trail) {
   return nav;
 }
 
-/** Links to the whole picture and its download, and a button that copies its path. */
-function files({ picture: path, image_id: id, uri, format }) {
+/** Links to the whole picture and its download, and a button that copies its path. `status` says what went wrong. */
+function files({ picture: path, image_id: id, uri, format }, status) {
   const name = downloadName(id, format);
   const whole = element("a", { href: pictureAddress(path), target: "_blank", rel: "noopener" }, "Whole picture");
   const file = element("a", { href: pictureAddress(path), download: name }, "Download");
@@ -89,7 +90,8 @@ function files({ picture: path, image_id: id, uri, format }) {
     link.addEventListener("click", (event) => {
       if (!hasKey()) return;
       event.preventDefault();
-      savePicture(path, name).catch(showProblem);
+      status.textContent = "";
+      savePicture(path, name).catch((error) => showBeside(error, status));
     });
   }
   const copyButton = element("button", { type: "button", class: "quiet" }, uri ? "Copy path" : "Copy id");

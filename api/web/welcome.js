@@ -1,7 +1,7 @@
 // The page before a search: values that many pictures share, above the list of all pictures.
 
 import { element } from "./elements.js";
-import { namedValue, queryLink } from "./facets.js";
+import { namedValue, queryLink, valueText } from "./facets.js";
 import { emptyQuery } from "./query.js";
 
 const MAX_VALUES = 8;
@@ -14,7 +14,7 @@ export function welcome(facets) {
   const [column, { values: all }] = texts;
   const links = all.slice(0, MAX_VALUES).map(({ value }) => {
     const query = { ...emptyQuery(), filter: { [column]: value } };
-    return element("li", {}, queryLink(query, { class: "word", title: `${column}: ${value}` }, namedValue(column, value)));
+    return element("li", {}, queryLink(query, { class: "word", title: `${column}: ${valueText(value)}` }, namedValue(column, value)));
   });
   return element("ul", { class: "words", role: "list", ariaLabel: `Pictures by ${column}` }, ...links);
 }

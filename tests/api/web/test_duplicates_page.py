@@ -1,6 +1,7 @@
 """The page of duplicates in a browser."""
 
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from playwright.sync_api import Page, expect
 
 from api.http.app import create_app
 from api.local import running
+from index.analysis.duplicate_kinds import Kind
 from index.analysis.duplicate_plan import write_plan
 from index.collection import Collection
 from index.search import Searcher
@@ -17,6 +19,8 @@ from tests.support.collections.small_collection import PLAIN, followed_service
 from tests.support.servers.page_tools import check_axe
 
 pytestmark = pytest.mark.browser
+
+SIMILAR: Kind = "similar"
 
 WIDTHS: dict[str, Any] = {
     "wide": {"viewport": {"width": 1200, "height": 800}},
@@ -38,8 +42,8 @@ def test_without_a_plan_the_page_says_how_to_make_one(open_page: Callable[..., P
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_the_best_is_beside_its_duplicates(open_page: Callable[..., Page], collection: Collection, width: str) -> None:
-    groups = [("red.png", "green.png", "cropped"), *[("blue.png", "red.png", "similar")] * 20]
-    plan = duplicate_plan_of(Searcher.open(collection), *groups)  # type: ignore[arg-type]
+    groups = [("red.png", "green.png", "cropped"), *[("blue.png", "red.png", SIMILAR)] * 20]
+    plan = duplicate_plan_of(Searcher.open(collection), *groups)
     write_plan(collection, plan)
     page = open_page("/duplicates", **WIDTHS[width])
     expect(page.get_by_role("status")).to_contain_text("21 groups: 1 cropped, 20 similar")
@@ -63,3 +67,45 @@ def test_the_best_is_beside_its_duplicates(open_page: Callable[..., Page], colle
     write_plan(collection, plan.model_copy(update={"version": "000000"}))
     page.reload()
     expect(page.get_by_role("status")).to_contain_text(outdated)
+
+
+def test_more_groups_of_another_plan_are_not_added(open_page: Callable[..., Page], collection: Collection) -> None:
+    searcher = Searcher.open(collection)
+    plan = duplicate_plan_of(searcher, *[("blue.png", "red.png", SIMILAR)] * 45)
+    write_plan(collection, plan)
+    page = open_page("/duplicates")
+    expect(page.locator(".group")).to_have_count(20)
+    summary = page.get_by_role("status").inner_text()
+    newer = duplicate_plan_of(searcher, *[("green.png", "red.png", SIMILAR)] * 35)
+    write_plan(collection, newer.model_copy(update={"created_at": plan.created_at + timedelta(minutes=1)}))
+    page.get_by_role("button", name="Show more").click()
+    again = page.get_by_role("button", name="Show the new plan")
+    expect(again).to_be_focused()
+    expect(page.locator("#more-status")).to_contain_text("There is another plan since this page was opened")
+    expect(page.get_by_role("button", name="Show more")).to_be_hidden()
+    expect(page.locator(".group")).to_have_count(20)
+    expect(page.get_by_role("status")).to_have_text(summary)
+    check_axe(page)
+    again.click()
+    expect(page.get_by_role("status")).to_contain_text("35 groups")
+    expect(page.locator(".group").first.locator(".keep")).to_contain_text("green.png")
+    expect(page.get_by_role("heading", name="Best").first).to_be_focused()
+    expect(page.locator("#more-status")).to_be_empty()
+    page.get_by_role("button", name="Show more").click()
+    expect(page.locator(".group")).to_have_count(35)
+
+
+def test_groups_stay_if_more_cannot_be_shown(open_page: Callable[..., Page], collection: Collection) -> None:
+    plan = duplicate_plan_of(Searcher.open(collection), *[("blue.png", "red.png", SIMILAR)] * 21)
+    write_plan(collection, plan)
+    page = open_page("/duplicates")
+    expect(page.locator(".group")).to_have_count(20)
+    summary = page.get_by_role("status").inner_text()
+    page.route("**/duplicates/plan?**", lambda route: route.fulfill(status=503, json={"detail": "it is busy"}))
+    page.get_by_role("button", name="Show more").click()
+    expect(page.locator("#more-status")).to_have_text("it is busy")
+    expect(page.get_by_role("status")).to_have_text(summary)
+    page.unroute("**/duplicates/plan?**")
+    page.get_by_role("button", name="Show more").click()
+    expect(page.locator(".group")).to_have_count(21)
+    expect(page.locator("#more-status")).to_be_empty()

@@ -21,7 +21,7 @@ from jobs.embedding.model_source import model_record
 from tests.support.collections.hand_made import add_version
 from tests.support.collections.small_collection import embedded_row, fake_service, png
 from tests.support.nights.fake_job import FAKE
-from tests.support.servers.page_tools import ids, params, tiles
+from tests.support.servers.page_tools import check_axe, ids, params, tiles
 
 pytestmark = pytest.mark.browser
 
@@ -33,7 +33,9 @@ FIELDS: dict[str, pa.DataType] = {
     "price": pa.decimal128(30, 20),
     "opens": pa.time32("s"),
     "length": pa.duration("s"),
+    "city": pa.string(),
 }
+CITIES = {"": "(empty)", "\t": "(blank)", "Paris": "Paris"}  # with their names on the page
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +54,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
                 "price": Decimal("0.12345678901234567890") + number,
                 "opens": dt.time(number, 30),
                 "length": dt.timedelta(seconds=number * 60),
+                "city": list(CITIES)[number % 3],
             }
         )
     schema = row_schema(model.dim, [pa.field(name, kind) for name, kind in FIELDS.items()])
@@ -91,6 +94,20 @@ def test_two_large_integers_are_two_values(open_page: Callable[..., Page]) -> No
     tiles(page).locator(".tile-link[title='5.png']").click()
     expect(page.locator(".facts")).to_contain_text(f"album{ALBUMS[1]}owner{2**64 - 2}friends{2**53 + 6}, 7")
     assert json.loads(params(page)["filter"]) == where
+
+
+@pytest.mark.parametrize(("city", "name"), CITIES.items())
+def test_a_text_that_cannot_be_seen_has_a_name(open_page: Callable[..., Page], city: str, name: str) -> None:
+    page = open_page()
+    open_filters(page)
+    page.get_by_role("list", name="city", exact=True).get_by_role("link", name=f"{name} 4").click()
+    expect(page.get_by_role("list", name="Filters in use")).to_have_text(f"city: {name} ×")
+    expect(page.locator(".facet [aria-current]")).to_have_text(f"{name}4")
+    assert set(ids(page)) == {f"{each}.png" for each in range(12) if list(CITIES)[each % 3] == city}
+    assert json.loads(params(page)["filter"]) == {"city": city}
+    check_axe(page)
+    page.goto("/?group_by=city")
+    expect(tiles(page).locator(".group").filter(has_text=f"{name} 4")).to_have_count(1)
 
 
 @pytest.mark.parametrize(

@@ -310,6 +310,23 @@ def test_search_by_a_part_of_a_picture(open_page: Callable[..., Page], site: Sit
     expect(page.get_by_role("button", name="Search a part")).to_be_focused()
 
 
+def test_no_part_is_offered_of_a_picture_that_cannot_be_shown(open_page: Callable[..., Page], site: Site) -> None:
+    page = open_page()
+    waiting: list[Route] = []
+    page.route("**/picture?**size=768", lambda route: waiting.append(route))
+    page.goto(f"/?id={quote(exhibit(site).image_id)}")
+    page.get_by_role("button", name="Search a part").click()
+    expect(page.get_by_role("application")).to_be_visible()
+    page.route("**/picture?**size=768", lambda route: route.fulfill(status=404))
+    waiting[0].fulfill(status=404)
+    expect(page.locator(".subject .missing")).to_be_visible()
+    expect(page.get_by_role("application")).to_have_count(0)
+    expect(page.get_by_role("button", name=re.compile("part|Cancel"))).to_have_count(0)
+    page.reload()
+    expect(page.locator(".subject .missing")).to_be_visible()
+    expect(page.get_by_role("button", name=re.compile("part|Cancel"))).to_have_count(0)
+
+
 def test_on_a_phone_the_form_folds_away(open_page: Callable[..., Page]) -> None:
     page = open_page("/", **PHONE)
     search(page, "a blue star")

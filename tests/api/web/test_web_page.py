@@ -321,6 +321,7 @@ def test_an_unreachable_server_and_a_proxy_that_refuses_in_plain_text(open_page:
     page.route("**/search", lambda route: route.abort())
     search(page, "heart")
     expect(page.get_by_role("alert")).to_contain_text("cannot be reached")
+    expect(page.get_by_label("Sort")).to_be_hidden()
     page.unroute("**/search")
     page.route("**/search", lambda route: route.fulfill(status=429, headers={"Retry-After": "7"}, body="busy"))
     search(page, "ring")
@@ -345,6 +346,30 @@ def test_a_problem_with_more_matches_is_shown_beside_the_button(open_page: Calla
     button.click()
     expect(tiles(page)).to_have_count(48)
     expect(status).to_be_empty()
+
+
+def test_a_key_that_was_removed_is_asked_for_again(open_page: Callable[..., Page]) -> None:
+    """Matches that are there stay; a search that finds none leaves nothing of the search before."""
+    page = open_page("/?text=star")
+    found, field, sort = ids(page), page.get_by_label("API key"), page.get_by_label("Sort")
+    page.route("**/search", lambda route: route.fulfill(status=401))
+    page.get_by_role("button", name="Show more").click()
+    expect(field).to_be_focused()
+    expect(page.locator("#more-status")).to_be_empty()
+    expect(heading(page, "“star”")).to_be_visible()
+    expect(sort).to_be_visible()
+    assert ids(page) == found
+    search(page, "heart")
+    expect(page.get_by_text("Searching…")).to_be_hidden()
+    expect(field).to_be_focused()
+    expect(heading(page, "“heart”")).to_be_hidden()
+    expect(sort).to_be_hidden()
+    page.unroute("**/search")
+    field.fill("a-key")
+    page.keyboard.press("Enter")
+    expect(tiles(page)).to_have_count(24)
+    expect(heading(page, "“heart”")).to_be_visible()
+    expect(sort).to_be_visible()
 
 
 def refuse(route: Route) -> None:
@@ -381,9 +406,23 @@ def test_a_server_that_requires_a_key(browser: Browser, tmp_path: Path) -> None:
         image_id = params(page)["id"].removeprefix("copies/")
         assert download.value.path().read_bytes() == (site.gallery.folder / image_id).read_bytes()
         page.route("**/picture?**", refuse)
-        page.get_by_role("link", name="Download").click()
-        expect(page.get_by_role("alert")).to_contain_text("too many requests: retry in 7 s")
+        found = ids(page)
+        for name in ("Download", "Whole picture"):
+            page.get_by_role("link", name=name).click()
+            expect(page.locator(".subject .actions")).to_contain_text("too many requests: retry in 7 s")
+        assert ids(page) == found
         page.unroute("**/picture?**")
+        page.route("**/picture?**", lambda route: route.fulfill(status=401))
+        page.get_by_role("link", name="Download").click()
+        expect(field).to_be_focused()
+        expect(page.locator("#key-why")).to_have_text(NOT_VALID)
+        expect(page.locator(".subject .actions")).not_to_contain_text("too many requests")
+        assert ids(page) == found
+        page.unroute("**/picture?**")
+        field.fill(key)
+        page.keyboard.press("Enter")
+        expect(field).to_be_hidden()
+        assert ids(page) == found
         page.reload()
         expect(tiles(page).first).to_be_visible()
         page.close()
