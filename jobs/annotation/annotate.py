@@ -59,6 +59,10 @@ class Annotate:
     resources: Resources = field(default_factory=Resources)
     recipe: Callable[[AnnotationSpec, Collection, ModelRecord, Resources], Recipe] = recipe_of
     max_reject_rate: float = MAX_REJECT_RATE
+    made: dict[str, ModelRecord] = field(default_factory=dict)
+    """The predictors of annotations that the caller has brought up to date before, by their names; kept up to date. If
+    another job has made other columns since, they are left alone: else both would undo each other's work for ever.
+    """
 
     def run(self, spec: AnnotationSpec) -> EmbedReport:
         """Bring an annotation up to date, then the index; raises like `write_columns`."""
@@ -69,15 +73,18 @@ class Annotate:
     def write_columns(self, spec: AnnotationSpec) -> EmbedReport:
         """Bring an annotation up to date, without publishing it.
 
-        Raises UsageError if nothing is embedded yet, a name is taken or a predictor is invalid. TooManyRejectsError
-        leaves the run unfinished.
+        Raises UsageError if nothing is embedded yet, a name is taken, by another job too, or a predictor is invalid.
+        TooManyRejectsError leaves the run unfinished.
         """
         live, model = self.live
         if spec.is_computed:
             from jobs.annotation.neighbours import neighbour_column  # imported late: faiss takes a second
 
             return neighbour_column(self.collection, spec, self.console)
-        return self.annotate(spec.name, self.recipe(spec, self.collection, model, self.resources), live)
+        recipe = self.recipe(spec, self.collection, model, self.resources)
+        report = self.annotate(spec.name, recipe, live)
+        self.made[spec.name] = recipe.record
+        return report
 
     @cached_property
     def live(self) -> tuple[LiveRows, ModelRecord]:
@@ -94,6 +101,7 @@ class Annotate:
         log = annotation_log(self.collection, name)
         snapshot = log.snapshot()
         require_same_kind(self.collection, name, recipe.id, snapshot)
+        self._require_not_taken_over(name, recipe, snapshot)
         plan = plan_annotation(live, snapshot, recipe)
         if plan.done:
             return EmbedReport.of(plan)
@@ -114,6 +122,16 @@ class Annotate:
         except TooManyRejectsError as error:
             raise TooManyRejectsError(_too_many_message(name, log, written, self.max_reject_rate)) from error
         return written.report
+
+    def _require_not_taken_over(self, name: str, recipe: Recipe, log: Snapshot) -> None:
+        if name not in self.made or not log.committed:
+            return
+        newest = log.committed[-1].model
+        if not any(newest.agrees_with(own) for own in (self.made[name], recipe.record)):
+            raise UsageError(
+                f"another job has made other columns under the name {name} since this one did, so they are left alone: "
+                "give one of the two another name; or, for the columns of this job, restart it or edit its file"
+            )
 
     def _learned(self, name: str, recipe: Recipe, log: Collection, live: LiveRows, *, begun: bool) -> Learned | None:
         """What the predictor learned before its first run, in a file beside the runs; learned now if none has begun."""

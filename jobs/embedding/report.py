@@ -167,8 +167,8 @@ class Report:
     `left_out` is filled by `list_images`. `embedding` has a report for each run, or one of the source if nothing had to
     be written; `runs` are the ids of the committed ones. `recall` is recall@10 of the live version. `seconds` are by
     stage of this process: "start" is the start-up of Ray and the model, "embed" the rest. `recently_changed` counts
-    files that may be half written and were left alone. `problems` say which annotations and saved searches were left
-    out, and why.
+    files that may be half written and were left alone. `annotated` are the annotations with new rows. `problems` say
+    which annotations and saved searches were left out, and why.
     """
 
     source: str = ""
@@ -185,6 +185,7 @@ class Report:
     recall: float | None = None
     notes: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    annotated: dict[str, EmbedReport] = field(default_factory=dict)
     searches: dict[str, SearchCounts] = field(default_factory=dict)
     recently_changed: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
@@ -214,6 +215,14 @@ class Report:
         return self.index_after != self.index_before
 
     @property
+    def annotated_line(self) -> str:
+        """Which annotations have new rows, such as `kind: 3 images annotated, 0 rejected`; empty if none has."""
+        return "; ".join(
+            f"{name}: {counted(each.embedded, 'image')} annotated, {each.rejected:,} rejected"
+            for name, each in self.annotated.items()
+        )
+
+    @property
     def found(self) -> str:
         """What saved searches found, such as `stars matches 3 of 120 images, 2 delivered`; empty if nothing."""
         lines = [
@@ -237,7 +246,7 @@ class Report:
 
     @property
     def note(self) -> str | None:
-        return "; ".join(filter(None, [*self.notes, self.found])) or None
+        return "; ".join(filter(None, [*self.notes, self.annotated_line, self.found])) or None
 
     @property
     def worker_seconds(self) -> dict[str, float]:

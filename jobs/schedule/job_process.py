@@ -20,7 +20,7 @@ from index.errors import CollectionError
 from jobs.errors import SpecError
 from jobs.schedule.history import HistoryEntry, last_entries, save_output
 from jobs.schedule.run_job import finish, record
-from jobs.schedule.spec_file import read_spec
+from jobs.schedule.spec_file import SpecFile
 from jobs.spec import JobSpec
 
 COMMAND = (sys.executable, "-P", "-m", "likeness", "reembed", "--spec")
@@ -35,8 +35,7 @@ class ScheduledJob:
     """The job of a file. `run` and `stop` are called by different threads."""
 
     def __init__(self, path: Path, out: IO[str]) -> None:
-        self._path = path
-        self._spec = read_spec(path)
+        self._file = SpecFile(path)
         self._out = out
         self._child: subprocess.Popen[str] | None = None
         self._stopping = threading.Event()
@@ -49,8 +48,8 @@ class ScheduledJob:
         try:
             child = self._child = self._start()
         except OSError as error:  # out of memory, or Likeness was moved: only this process can report it
-            entry = HistoryEntry.begin(self._spec.source, self._spec.collection)
-            finish(self._spec, entry.end("failed", f"could not be started: {error}"))
+            entry = HistoryEntry.begin(self._file.spec.source, self._file.spec.collection)
+            finish(self._file.spec, entry.end("failed", f"could not be started: {error}"))
             return
         if self._stopping.is_set():  # `stop` was called before the process existed
             child.terminate()
@@ -80,7 +79,7 @@ class ScheduledJob:
 
     def _start(self) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [*COMMAND, str(self._path)],
+            [*COMMAND, str(self._file.path)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -101,19 +100,19 @@ class ScheduledJob:
     def _record_end(self, pid: int, code: int, earliest: datetime, output: str) -> None:
         """Store the output, and record the job's outcome if it could not do so itself."""
         with suppress(SpecError):  # notify the targets that the file names now
-            self._spec = read_spec(self._path)
-        entry = _find_entry(self._spec, pid, earliest)
+            self._file.read_again()
+        entry = _find_entry(self._file.spec, pid, earliest)
         if entry is None or entry.outcome == "running":
-            begun = HistoryEntry.begin(self._spec.source, self._spec.collection)
+            begun = HistoryEntry.begin(self._file.spec.source, self._file.spec.collection)
             entry = entry or begun.model_copy(update={"pid": pid, "started_at": earliest})
             if code == 0:  # it has sent its notification itself; only the history could not be written
                 entry = entry.end("succeeded")
-                record(self._spec, entry)
+                record(self._file.spec, entry)
             else:
                 entry = entry.end("stopped" if self._stopping.is_set() else "failed", _failure_message(code, output))
-                finish(self._spec, entry)
+                finish(self._file.spec, entry)
         try:
-            save_output(Collection.open(self._spec.collection).storage, entry.id, output)
+            save_output(Collection.open(self._file.spec.collection).storage, entry.id, output)
         except (CollectionError, OSError) as error:
             logger.warning("the output of job %s could not be stored: %s", entry.id, error)
 

@@ -9,6 +9,7 @@ from functools import partial
 
 from embedder.errors import EmbedderError
 from index.collection import Collection, writing
+from index.collection.records import ModelRecord
 from index.errors import CollectionError, LeaseError, OvertakenError
 from index.versions.prune import prune
 from jobs.embedding.report import Report
@@ -18,7 +19,6 @@ from jobs.schedule.metrics_file import write_metrics
 from jobs.schedule.notify import notify
 from jobs.spec import JobSpec
 from jobs.update import Update
-from jobs.values import counted
 
 logger = logging.getLogger(__name__)
 
@@ -62,9 +62,9 @@ def record(spec: JobSpec, entry: HistoryEntry) -> None:
             logger.warning("job %s is not in the history: %s", entry.id, error)
 
 
-def annotate(update: Update) -> None:
+def annotate(update: Update, made: dict[str, ModelRecord] | None = None) -> None:
     """Bring the job's annotations up to date, once its images are, run its saved searches, and publish both at once.
-    What cannot work is a problem of the report, and does not keep the rest from its work.
+    What cannot work is a problem of the report, and does not keep the rest from its work. `made` is as in `Annotate`.
     """
     spec, report = update.spec, update.report
     if not (spec.annotations or spec.searches) or not Collection.open(spec.collection).runs():
@@ -82,6 +82,7 @@ def annotate(update: Update) -> None:
             resources=spec.resources,
             recipe=partial(recipe_of, embedder=spec.embedder),
             max_reject_rate=spec.max_reject_rate,
+            made={} if made is None else made,
         )
         stale = dict.fromkeys((each.name for each in spec.annotations), "")
         for each in spec.annotations:
@@ -89,8 +90,7 @@ def annotate(update: Update) -> None:
                 done = job.write_columns(each)
                 del stale[each.name]
                 if done.embedded or done.rejected:
-                    line = f"{each.name}: {counted(done.embedded, 'image')} annotated, {done.rejected:,} rejected"
-                    report.notes.append(line)
+                    report.annotated[each.name] = done
         if spec.searches:
             with report.timed("search"), _left_out("the saved searches", report):
                 stale |= unlisted_stale(spec, collection, job.live[0])

@@ -1,7 +1,8 @@
-"""A job in a file, in YAML, for `likeness reembed --spec` and `likeness schedule`."""
+"""A job in a file, in YAML, for `reembed --spec`, `watch --spec` and `schedule`."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -58,6 +59,34 @@ def read_spec(path: Path) -> JobSpec:
         return JobSpec.model_validate(content, context=path.absolute().parent)
     except ValidationError as error:
         raise SpecError("; ".join(_problem(path, node, each) for each in error.errors())) from error
+
+
+class SpecFile:
+    """A job's file that may be edited while the job is in use; `spec` is the last valid job in it."""
+
+    def __init__(self, path: Path, read: Callable[[], JobSpec] | None = None) -> None:
+        self.path = path
+        self._read = read or partial(read_spec, path)
+        self._seen = self._state()
+        self.spec = self._read()
+
+    @property
+    def has_changed(self) -> bool:
+        """Whether the file was written since it was last read."""
+        return self._state() != self._seen
+
+    def read_again(self) -> JobSpec:
+        """The job as the file now says. SpecError if it is not valid; `spec` then stays."""
+        self._seen = self._state()  # before reading, so that what is written meanwhile is read the next time
+        self.spec = self._read()
+        return self.spec
+
+    def _state(self) -> tuple[int, int, int] | None:
+        try:
+            status = self.path.stat()
+        except OSError:
+            return None
+        return status.st_mtime_ns, status.st_size, status.st_ino
 
 
 def _problem(path: Path, node: yaml.Node | None, error: Any) -> str:

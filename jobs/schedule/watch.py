@@ -6,6 +6,7 @@ nothing is lost if a round fails, a change goes unnoticed, or this process ends.
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any, NoReturn
@@ -14,12 +15,15 @@ from rich.console import Console
 from watchfiles import watch as watch_files
 
 from embedder.errors import EmbedderError
+from index.collection.records import ModelRecord
 from index.errors import PASSING, CollectionError, EmptyCollectionError, LeaseError
 from index.storage import Storage
 from jobs.embedding.report import Report
-from jobs.errors import EmptySourceError, JobError, TooManyMissingError
+from jobs.errors import EmptySourceError, JobError, SpecError, TooManyMissingError
 from jobs.exclusions import Exclusions
 from jobs.schedule.run_job import annotate, prune_versions
+from jobs.schedule.spec_file import SpecFile
+from jobs.spec import JobSpec
 from jobs.update import Update
 from jobs.values import counted
 
@@ -33,6 +37,10 @@ LIST_FOLDER_S = 600.0
 """Seconds between listings of a folder: notifications may be lost, and file servers send none."""
 
 _PRUNE_S = 600.0
+_LOOK_S = 1.0
+"""Seconds between looks at the job's file."""
+_FIXED = ("source", "collection", "exclude")
+"""What a watch keeps until it is restarted: it is already waiting for changes there."""
 _RETRIED = (JobError, CollectionError, EmbedderError, OSError)
 _RETRIED_AT_FIRST = (LeaseError, EmptySourceError, EmptyCollectionError)
 
@@ -40,7 +48,8 @@ _RETRIED_AT_FIRST = (LeaseError, EmptySourceError, EmptyCollectionError)
 @dataclass(frozen=True, kw_only=True)
 class Watch:
     """Runs a job in rounds. `wait` returns once the source has changed, at the latest after the given seconds; `pause`
-    always waits that long; `say` prints a line. Without changes, the source is listed every `interval_s` seconds.
+    always waits that long; `say` prints a line. Without changes, the source is listed every `interval_s` seconds. If
+    the job is from a `file`, each round does what that says by then.
     """
 
     job: Update
@@ -48,16 +57,21 @@ class Watch:
     interval_s: float
     wait: Callable[[float], object]
     pause: Callable[[float], object] = sleep
+    file: SpecFile | None = None
 
     def run(self) -> NoReturn:
         """Run rounds until KeyboardInterrupt. Until one has succeeded, errors that retrying cannot help are raised."""
         job, has_begun, retry_s, last_prune, said = self.job, False, 1.0, monotonic(), ""
+        is_new, made = True, dict[str, ModelRecord]()
         while True:
+            if self.file and self.file.has_changed and (spec := self._read_again(self.file, job.spec)):
+                job, is_new = replace(job, spec=spec), True
+                made.clear()
             started = monotonic()
             try:
-                if not has_begun:
+                if is_new:
                     job.load()
-                report = _run_round(job)
+                report = _run_round(job, made)
             except _RETRIED as error:
                 passes = isinstance(error, _RETRIED_AT_FIRST) or getattr(error, "errno", None) in PASSING
                 if not has_begun and not passes:
@@ -73,17 +87,33 @@ class Watch:
                 prune_versions(job.spec, report)
             if changed:
                 self.say(round_line(report, seconds))
-            if report.found:
-                self.say(report.found)
+            for line in filter(None, [report.annotated_line, report.found]):
+                self.say(line)
             if report.problems or report.notes:
                 said = self._say_unless(said, "; ".join([*report.problems, *report.notes]))
             if not has_begun:
                 self.say(f"waiting for changes in {report.source}")
                 job = replace(job, console=Console(quiet=True))
-            has_begun, retry_s = True, 1.0
+            has_begun, is_new, retry_s = True, False, 1.0
             # While a file is being written for a long time, rounds take at most half of it.
             self.pause(max(0.0, ROUND_S - seconds) if changed else seconds if report.recently_changed else 0.0)
             self.wait(SETTLE_S if report.recently_changed else self.interval_s)
+
+    def _read_again(self, file: SpecFile, before: JobSpec) -> JobSpec | None:
+        """The job in the file now. None if that cannot be used, which is said once: the job then stays as `before`."""
+        try:
+            spec = file.read_again()
+        except SpecError as error:
+            self.say(f"{error}; going on with the job as it was before")
+            return None
+        if fixed := [name for name in _FIXED if getattr(spec, name) != getattr(before, name)]:
+            self.say(
+                f"{file.path} has another {' and another '.join(fixed)}, which a watch cannot change: restart it, or "
+                "change that back; going on with the job as it was before"
+            )
+            return None
+        self.say(f"{file.path} has changed: going on with what it says now")
+        return spec
 
     def _say_unless(self, said: str, line: str) -> str:
         """Print a line unless it is what was `said` last; returns it."""
@@ -92,17 +122,19 @@ class Watch:
         return line
 
 
-def _run_round(job: Update) -> Report:
-    """One job. If too many images are gone, none are deleted, and the others are still embedded."""
+def _run_round(job: Update, made: dict[str, ModelRecord]) -> Report:
+    """One job. If too many images are gone, none are deleted, and the others are still embedded. `made` has the
+    predictors of the annotations that earlier rounds have made, as for `Annotate`.
+    """
     job, spec = replace(job, report=Report()), job.spec
     try:
         job.run()
-        annotate(job)
+        annotate(job, made)
         return job.report
     except TooManyMissingError:
         gone = job.report.counts.missing - job.report.counts.moved
     report = replace(job, spec=spec.model_copy(update={"missing": "keep"})).run()
-    annotate(job)
+    annotate(job, made)
     report.notes.append(
         f"searches still find {counted(gone, 'image')} gone from {report.source}: more than --max-missing "
         f"{spec.max_missing:g} allows. Is a disk not mounted? Otherwise, `likeness reembed` with a higher "
@@ -112,7 +144,9 @@ def _run_round(job: Update) -> Report:
 
 
 def round_line(report: Report, seconds: float) -> str:
-    """A line about a round: `3 new, 1 deleted: searchable after 2.1 s`."""
+    """A line about a round: `3 new, 1 deleted: searchable after 2.1 s`. Without a change of its own images, a round has
+    brought the index up to date with annotations, another job's images or other settings.
+    """
     counts = report.counts
     changes = {
         "new": counts.new,
@@ -122,32 +156,56 @@ def round_line(report: Report, seconds: float) -> str:
         "deleted": counts.deleted - counts.moved,
     }
     done = ", ".join(f"{count:,} {name}" for name, count in changes.items() if count > 0)
+    if not done and report.annotated:
+        done = f"columns of {', '.join(report.annotated)} made anew"
     outcome = "searchable after" if report.promoted else "no new index, after"
-    line = f"{done or 'other images'}: {outcome} {seconds:.1f} s"
+    line = f"{done or ('index made anew' if report.promoted else 'nothing new')}: {outcome} {seconds:.1f} s"
     if unusable := counts.refused + report.rejected + report.failed:
         line += f", but {unusable:,} cannot be used: `likeness rejects` says why"
     return line
 
 
-def watch(job: Update, say: Callable[[str], None], interval_s: float | None = None) -> NoReturn:
+def watch(
+    job: Update, say: Callable[[str], None], interval_s: float | None = None, file: SpecFile | None = None
+) -> NoReturn:
     """Run a job whenever its source changes. The source is listed every `interval_s` seconds, by default `LIST_S`. A
     folder of this machine is watched for changes as well, and by default listed every `LIST_FOLDER_S`.
+    A change of the job's file, if it has one, is noticed at once too.
     """
+
+    def is_edited() -> bool:
+        return file is not None and file.has_changed
+
     source = Storage.open(job.spec.source)
     job = replace(job, settle_s=SETTLE_S if source.is_local else 0.0)  # an object appears only once it is complete
     if source.is_local and Path(source.root).is_dir():
-        changes = FolderChanges(source.root, say, Exclusions(job.spec.exclude))
-        Watch(job=job, say=say, interval_s=interval_s or LIST_FOLDER_S, wait=changes.wait).run()
-    Watch(job=job, say=say, interval_s=interval_s or LIST_S, wait=sleep).run()
+        changes = FolderChanges(source.root, say, Exclusions(job.spec.exclude), is_edited)
+        Watch(job=job, say=say, interval_s=interval_s or LIST_FOLDER_S, wait=changes.wait, file=file).run()
+    wait = partial(_sleep_unless, is_edited)
+    Watch(job=job, say=say, interval_s=interval_s or LIST_S, wait=wait, file=file).run()
+
+
+def _sleep_unless(is_edited: Callable[[], bool], seconds: float) -> None:
+    """Sleep so long, or until the job's file was edited."""
+    deadline = monotonic() + seconds
+    while (left := deadline - monotonic()) > 0 and not is_edited():
+        sleep(min(left, _LOOK_S))
 
 
 class FolderChanges:
-    """Waits for the system's notifications of changes below a folder."""
+    """Waits for the system's notifications of changes below a folder, or until the job's file `is_edited`."""
 
-    def __init__(self, folder: str, say: Callable[[str], None], exclusions: Exclusions) -> None:
+    def __init__(
+        self,
+        folder: str,
+        say: Callable[[str], None],
+        exclusions: Exclusions,
+        is_edited: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._folder = folder
         self._exclusions = exclusions
         self._say = say
+        self._is_edited = is_edited
         self._changes: Generator[set[Any], None, None] | None = None
         self._watched_id: tuple[int, int] | None = None
 
@@ -156,12 +214,12 @@ class FolderChanges:
         deadline = monotonic() + seconds
         try:
             while monotonic() < deadline:
-                if self._begin() or (self._changes and next(self._changes)):
+                if self._begin() or self._is_edited() or (self._changes and next(self._changes)):
                     return True
         except (OSError, RuntimeError) as error:  # too many folders to watch, or the folder is gone at the moment
             self._watched_id = None
             self._say(f"changes in {self._folder} cannot be watched ({error}); listing it every {LIST_S:.0f} s")
-            sleep(max(0.0, min(LIST_S, deadline - monotonic())))
+            _sleep_unless(self._is_edited, min(LIST_S, deadline - monotonic()))
         return False
 
     def _begin(self) -> bool:

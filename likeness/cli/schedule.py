@@ -83,11 +83,14 @@ def watch(
     has not changed for a second. While another job writes, and after errors, it waits and retries. Ctrl-C or SIGTERM
     ends it with exit code 130; when restarted, it continues with the rest.
 
-    With --spec, it also brings the file's annotations up to date and runs its saved searches.
+    With --spec, it also brings the file's annotations up to date and runs its saved searches. It reads the file again
+    whenever that changes.
 
     Examples: `likeness watch photos/ my-collection`, `likeness watch --spec job.yaml --every 1m`
     """
+    from jobs.schedule.spec_file import SpecFile
     from jobs.schedule.watch import watch as watch_source
+    from jobs.spec import JobSpec
     from jobs.update import Update
 
     def print_line(line: str) -> None:
@@ -96,10 +99,16 @@ def watch(
     seconds = None if every is None else parse_option("--every", every, parse_duration)
     if seconds == 0:
         raise UsageError("--every is 0: expected a duration such as 30s or 5m")
-    job = job_or_file(context, {"every"}, on="local")
-    if not job.resources.ray_only and job.resources.on is None:  # rounds are small
-        job = job.model_copy(update={"resources": job.resources.model_copy(update={"on": "local"})})
-    watch_source(Update(spec=job, console=console, command="watch"), print_line, seconds)
+
+    def read() -> JobSpec:
+        job = job_or_file(context, {"every"}, on="local")
+        if not job.resources.ray_only and job.resources.on is None:  # rounds are small
+            job = job.model_copy(update={"resources": job.resources.model_copy(update={"on": "local"})})
+        return job
+
+    file = SpecFile(spec, read) if spec else None
+    update = Update(spec=file.spec if file else read(), console=console, command="watch")
+    watch_source(update, print_line, seconds, file)
 
 
 def history(

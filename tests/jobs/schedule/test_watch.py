@@ -4,11 +4,13 @@ import errno
 import io
 import json
 import os
+import re
 import shutil
 import tarfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -19,6 +21,8 @@ from index.collection import Collection, writing
 from index.search import Searcher
 from jobs.errors import SourceError
 from jobs.exclusions import Exclusions
+from jobs.schedule.run_job import run_job
+from jobs.schedule.spec_file import SpecFile
 from jobs.schedule.watch import SETTLE_S, FolderChanges, Watch
 from jobs.spec import JobSpec, Resources
 from jobs.update import Update
@@ -68,7 +72,15 @@ def save(nights: Nights, name: str, data: bytes, *, seconds_ago: float = 60) -> 
     os.utime(path, (at, at))
 
 
-def watch(nights: Nights, *steps: Step, source: str | None = None, **fields: object) -> tuple[list[str], list[float]]:
+def job_of(nights: Nights, **fields: object) -> dict[str, Any]:
+    resources = {"device": "cpu", "on": "local"}
+    places = {"source": str(nights.pictures), "collection": nights.location}
+    return {**places, "model": DEMO, "resources": resources, "max_reject_rate": 1.0, **fields}
+
+
+def watch(
+    nights: Nights, *steps: Step, source: str | None = None, file: SpecFile | None = None, **fields: object
+) -> tuple[list[str], list[float]]:
     """What is said, and how long each wait and pause would be. After each round comes a step; the last is Ctrl-C."""
     said, waits, left = list[str](), list[float](), iter(steps)
 
@@ -83,11 +95,8 @@ def watch(nights: Nights, *steps: Step, source: str | None = None, **fields: obj
         if seconds >= 2 and said and "retrying" in said[-1]:
             wait(seconds)
 
-    resources = Resources(device="cpu", on="local")
-    spec = JobSpec.model_validate(
-        {"source": source or str(nights.pictures), "collection": nights.location, "model": DEMO}
-        | {"resources": resources, "max_reject_rate": 1.0}
-        | fields
+    spec = (
+        file.spec if file else JobSpec.model_validate(job_of(nights) | ({"source": source} if source else {}) | fields)
     )
     update = Update(
         spec=spec, console=Console(quiet=True), command="watch", settle_s=0.0 if "://" in str(source) else SETTLE_S
@@ -97,7 +106,7 @@ def watch(nights: Nights, *steps: Step, source: str | None = None, **fields: obj
         patch.object(ClipEmbedder, "load", load_once),
         pytest.raises(KeyboardInterrupt),
     ):
-        Watch(job=update, say=said.append, interval_s=INTERVAL_S, wait=wait, pause=pause).run()
+        Watch(job=update, say=said.append, interval_s=INTERVAL_S, wait=wait, pause=pause, file=file).run()
     return said, waits
 
 
@@ -333,3 +342,129 @@ def test_saved_searches_deliver_what_a_round_finds(nights: Nights, tmp_path: Pat
         "threes matches 1 of 6 images",
         "threes matches 1 of 1 image, 1 delivered",
     ]
+
+
+def shapes(*labels: str) -> dict[str, Any]:
+    """Words that `none_below` is measured with, so that every picture gets one of them."""
+    return {"annotations": [{"name": "shape", "labels": list(labels), "none_below": 0}]}
+
+
+def write_job(nights: Nights, **fields: object) -> Path:
+    """A job's file; JSON is YAML."""
+    path = nights.pictures.with_name("job.yaml")
+    path.write_text(json.dumps(job_of(nights, **fields)))
+    return path
+
+
+def labels_of(nights: Nights) -> set[str]:
+    """The labels that searches show."""
+    return {str(label) for label in Searcher.open(nights.collection).facets().values["shape"]}
+
+
+def run_other_job(nights: Nights, **fields: object) -> None:
+    run_job(Update(spec=JobSpec.model_validate(job_of(nights, **fields)), console=Console(quiet=True)))
+
+
+def test_an_edit_of_its_file_takes_effect_without_undoing_what_the_edited_job_did(nights: Nights) -> None:
+    file = SpecFile(write_job(nights, **shapes("boat", "book")))
+
+    def edit_and_run() -> None:
+        assert labels_of(nights) <= {"boat", "book"}
+        write_job(nights, **shapes("apple", "cake"))
+        run_other_job(nights, **shapes("apple", "cake"))
+        versions.append(nights.collection.current())
+
+    def edit() -> None:
+        versions.append(nights.collection.current())
+        assert labels_of(nights) <= {"apple", "cake"}
+        write_job(nights, **shapes("car"))
+
+    versions = list[str | None]()
+    said, _ = watch(nights, edit_and_run, edit, lambda: None, file=file)
+    assert versions[0] == versions[1]
+    assert labels_of(nights) == {"car"}
+    changed = f"{file.path} has changed: going on with what it says now"
+    after = said[said.index(changed) :]
+    assert [line.partition(" after ")[0] for line in after] == [
+        *(changed, changed),
+        *("columns of shape made anew: searchable", "shape: 6 images annotated, 0 rejected"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        ({"annotations": [{"name": "shape", "labels": 7}]}, r"job.yaml, line 1, annotations.0.labels: expected "),
+        ({"source": "elsewhere"}, r"job.yaml has another source, which a watch cannot change: restart it, or change "),
+        ({"exclude": ["raw/"]}, r"job.yaml has another exclude, which a watch cannot change"),
+        (None, r"job.yaml cannot be read \(.*No such file or directory"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_said_once_and_the_job_stays_as_it_was(
+    nights: Nights, edit: dict[str, Any] | None, message: str
+) -> None:
+    file = SpecFile(path := write_job(nights, **shapes("boat")))
+
+    def spoil() -> None:
+        path.unlink() if edit is None else write_job(nights, **edit)
+        save(nights, "10.bmp", bmp(10))
+
+    def mend() -> None:
+        assert labels_of(nights) == {"boat"}
+        write_job(nights, **shapes("apple"))
+
+    said, _ = watch(nights, spoil, lambda: save(nights, "11.bmp", bmp(11)), mend, lambda: None, file=file)
+    [line] = [line for line in said if line.endswith("; going on with the job as it was before")]
+    assert re.search(message, line), line
+    rounds = [line.partition(":")[0] for line in said if ": searchable after" in line]
+    assert rounds[-3:] == ["1 new", "1 new", "columns of shape made anew"]
+    assert (labels_of(nights), Searcher.open(nights.collection).ntotal) == ({"apple"}, 8)
+
+
+def test_columns_that_another_job_has_made_since_are_left_alone_until_the_file_is_edited(nights: Nights) -> None:
+    file = SpecFile(write_job(nights, **shapes("boat")))
+
+    def take_over() -> None:
+        assert labels_of(nights) == {"boat"}
+        run_other_job(nights, **shapes("apple"))
+        save(nights, "10.bmp", bmp(10))
+
+    def check() -> None:
+        found.append((Searcher.open(nights.collection).ntotal, nights.collection.current()))
+        assert labels_of(nights) - {"None"} == {"apple"}
+
+    def check_and_edit() -> None:
+        check()
+        write_job(nights, **shapes("boat"), max_missing=0.5)
+
+    found = list[tuple[int, str | None]]()
+    said, _ = watch(nights, take_over, check, check_and_edit, lambda: None, file=file)
+    assert found[0] == found[1]
+    assert found[0][0] == 7
+    [warning] = [line for line in said if "another job" in line]
+    assert warning.startswith("the annotation shape: another job has made other columns under the name shape since")
+    assert "restart it or edit its file" in warning
+    assert labels_of(nights) == {"boat"}
+
+
+def test_a_predictor_that_changes_by_itself_is_no_other_job(nights: Nights) -> None:
+    """Judged images are read again in each round."""
+    judged = nights.pictures.with_name("judged.csv")
+
+    def judge(*liked: int) -> None:
+        names = {f"{seed}.bmp": "like" if seed in liked else "unlike" for seed in range(6)}
+        judged.write_text("image_id,label\n" + "".join(f"{name},{label}\n" for name, label in names.items()))
+
+    judge(0, 1, 2)
+    annotations = [{"name": "nice", "examples": [str(judged)]}]
+    said, _ = watch(nights, lambda: judge(3, 4, 5), lambda: None, annotations=annotations)
+    assert sum("nice: 6 images annotated" in line for line in said) == 2
+
+
+def test_an_edit_of_the_file_ends_the_wait(tmp_path: Path) -> None:
+    edited = list[bool]()
+    changes = FolderChanges(str(tmp_path), print, Exclusions([]), lambda: bool(edited))
+    assert changes.wait(60)
+    assert not changes.wait(0.2)
+    edited.append(True)
+    assert changes.wait(60)
