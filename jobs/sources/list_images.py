@@ -62,17 +62,15 @@ def list_images(
     exclusions = Exclusions(exclude)
     found = SortedFiles.of(source_files(location, exclusions), extensions)
     storage = Storage.open(location)
-    folder = storage.root if storage.is_local else None
     location = without_secrets(location)  # from here on only for messages
     columns = ListColumns(uri=uri_column, id=id_column, types=column_types or {})
-    if not found.tables:
-        _require_no_option(location, columns)
+    _require_lists(location, found, columns)
     notes = {} if notes is None else notes
     counts, refused = Counter(found.left_out), list(found.refused)
     videos = list_videos(found.videos, listed_frames)
     refused += videos.refused
     pictures = chain(with_captions(found.images, found.texts, notes, counts), [videos.images])
-    lists, stopped = _Lists(found, pictures, columns, exclusions, folder), Event()
+    lists, stopped = _Lists(found, pictures, columns, exclusions, storage), Event()
     writer = ListingWriter()
     for table in lists.pictures:
         writer.add(table)
@@ -102,9 +100,10 @@ def list_images(
     raise EmptySourceError(_nothing_found(location, counts, extensions, has_lists=has_lists))
 
 
-def _require_no_option(location: str, columns: ListColumns) -> None:
+def _require_lists(location: str, found: SortedFiles, columns: ListColumns) -> None:
+    """Raise `SourceError` if options name columns of lists, but there are none."""
     named = {"--uri-column": columns.uri, "--id-column": columns.id, "--column-types": columns.types}
-    if option := next((name for name, value in named.items() if value), None):
+    if not found.tables and (option := next((name for name, value in named.items() if value), None)):
         raise SourceError(f"{location} has no lists, but {option} names a column of a list: omit {option}")
 
 
@@ -121,11 +120,11 @@ class _Lists:
         pictures: Iterator[pa.Table],
         columns: ListColumns,
         exclusions: Exclusions,
-        folder: str | None,
+        storage: Storage,
     ) -> None:
         self.pictures, self.parts, stored = pictures, list[Listed](), StoredTables()
         if found.tables:
-            self._beside = Pictures(Listing.of(pictures), folder)
+            self._beside = Pictures(Listing.of(pictures), storage.root if storage.is_local else None)
             reader = ListReader(
                 columns=columns,
                 exclusions=exclusions,
