@@ -41,6 +41,8 @@ class Transport:
         parts = urlsplit(base_url)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
             raise ValueError(f"expected a base_url such as http://127.0.0.1:8000, got {base_url!r}")
+        if not isinstance(timeout, int | float) or not timeout > 0:  # type: ignore[redundant-expr]  # unchecked callers
+            raise ValueError(f"expected a timeout in seconds for a whole call, such as 60, got {timeout!r}")
         self.base_url = base_url.rstrip("/")
         self._timeout = timeout
         self._retry = Retry(retries, backoff_factor=0.1, backoff_max=5.0, backoff_jitter=0.1)

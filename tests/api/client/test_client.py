@@ -4,6 +4,7 @@ import email.parser
 import email.policy
 import io
 import json
+import math
 import re
 import socket
 import subprocess
@@ -530,6 +531,12 @@ def test_a_key_is_not_sent_to_another_server(server: ScriptedServer) -> None:
         ):
             client.search(text="a")
         assert other.requests == []
+
+
+@pytest.mark.parametrize("timeout", [None, 0, -1, math.nan, (5, 30), "20"])
+def test_a_timeout_is_seconds(timeout: Any) -> None:
+    with pytest.raises(ValueError, match="expected a timeout in seconds for a whole call, such as 60, got"):
+        LikenessClient("http://127.0.0.1:1", timeout=timeout)
 
 
 def test_invalid_keys_and_base_urls() -> None:
