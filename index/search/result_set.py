@@ -99,7 +99,7 @@ class Hit:
     duplicates: list[str] = field(default_factory=list)
     words: Mapping[str, tuple[str, ...]] | None = None
     vector_rank: int | None = None
-    row: Mapping[str, Any] = field(default_factory=dict)
+    row: Mapping[str, Any] | None = None
 
     @property
     def place(self) -> tuple[Any, str, int]:

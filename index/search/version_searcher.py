@@ -251,8 +251,9 @@ class VersionSearcher:
         ]
 
     def _rows(self, hits: Sequence[Hit], columns: Sequence[str]) -> list[dict[str, Any]]:
-        if all(hit.row.keys() >= {*columns} for hit in hits):
-            return [{name: hit.row[name] for name in columns} for hit in hits]
+        rows = [hit.row for hit in hits if hit.row is not None and hit.row.keys() >= {*columns}]
+        if len(rows) == len(hits):
+            return [{name: row[name] for name in columns} for row in rows]
         return self._index.rows(np.array([hit.position for hit in hits], np.int64), columns)
 
 
