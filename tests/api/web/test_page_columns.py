@@ -12,15 +12,8 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from api.client import LikenessClient
-from api.http.app import create_app
-from api.local import running
-from index.collection import Collection
-from index.collection.rows import row_schema
-from index.search import Searcher
-from jobs.embedding.model_source import model_record
-from tests.support.collections.hand_made import add_version
-from tests.support.collections.small_collection import embedded_row, fake_service, png
 from tests.support.nights.fake_job import FAKE
+from tests.support.servers.page_server import columns_site
 from tests.support.servers.page_tools import check_axe, ids, params, tiles
 
 pytestmark = pytest.mark.browser
@@ -41,26 +34,19 @@ CITIES = {"": "(empty)", "\t": "(blank)", "Paris": "Paris"}  # with their names 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A server of twelve pictures, each album with three of them."""
-    model, rows, pictures = model_record(FAKE.identity), [], {}
-    for number in range(12):
-        uri, data = f"memory:{number}.png", png((20 * number, 90, 255 - 20 * number))
-        pictures[uri] = data
-        rows.append(
-            embedded_row(f"{number}.png", uri, data, FAKE)
-            | {
-                "album": ALBUMS[number % 4],
-                "owner": 2**64 - 1 - number % 2,
-                "friends": [2**53 + 1 + number, 7],
-                "price": Decimal("0.12345678901234567890") + number,
-                "opens": dt.time(number, 30),
-                "length": dt.timedelta(seconds=number * 60),
-                "city": list(CITIES)[number % 3],
-            }
-        )
-    schema = row_schema(model.dim, [pa.field(name, kind) for name, kind in FIELDS.items()])
-    collection = Collection.create_or_open(str(tmp_path_factory.mktemp("columns")))
-    add_version(collection, pa.Table.from_pylist(rows, schema=schema), model=model)
-    with running(create_app(fake_service(Searcher.open(collection), pictures=pictures))) as address:
+    values = [
+        {
+            "album": ALBUMS[number % 4],
+            "owner": 2**64 - 1 - number % 2,
+            "friends": [2**53 + 1 + number, 7],
+            "price": Decimal("0.12345678901234567890") + number,
+            "opens": dt.time(number, 30),
+            "length": dt.timedelta(seconds=number * 60),
+            "city": list(CITIES)[number % 3],
+        }
+        for number in range(12)
+    ]
+    with columns_site(tmp_path_factory.mktemp("columns"), values, FIELDS) as address:
         yield address
 
 

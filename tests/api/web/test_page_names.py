@@ -8,15 +8,7 @@ import pyarrow as pa
 import pytest
 from playwright.sync_api import Page, expect
 
-from api.http.app import create_app
-from api.local import running
-from index.collection import Collection
-from index.collection.rows import row_schema
-from index.search import Searcher
-from jobs.embedding.model_source import model_record
-from tests.support.collections.hand_made import add_version
-from tests.support.collections.small_collection import embedded_row, fake_service, png
-from tests.support.nights.fake_job import FAKE
+from tests.support.servers.page_server import columns_site
 from tests.support.servers.page_tools import heading, ids, params, search, tiles
 
 pytestmark = pytest.mark.browser
@@ -29,17 +21,13 @@ LONG = "W" * 300
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A server of six pictures, two of which share each value."""
-    model, rows, pictures = model_record(FAKE.identity), [], {}
-    for number in range(6):
-        uri, data = f"memory:{number}.png", png((40 * number, 90, 255 - 40 * number))
-        pictures[uri] = data
-        values = {name: f"{name} of {'abc'[number % 3]}" for name in (*INHERITED, *OF_THE_PAGE)}
-        rows.append(embedded_row(f"{number}.png", uri, data, FAKE) | {"caption": [LONG, "short"][number % 2]} | values)
-    names = ["caption", *INHERITED, *OF_THE_PAGE]
-    schema = row_schema(model.dim, [pa.field(name, pa.string()) for name in names])
-    collection = Collection.create_or_open(str(tmp_path_factory.mktemp("names")))
-    add_version(collection, pa.Table.from_pylist(rows, schema=schema), model=model)
-    with running(create_app(fake_service(Searcher.open(collection), pictures=pictures))) as address:
+    names = (*INHERITED, *OF_THE_PAGE)
+    values = [
+        {"caption": [LONG, "short"][number % 2]} | {name: f"{name} of {'abc'[number % 3]}" for name in names}
+        for number in range(6)
+    ]
+    types = dict.fromkeys(["caption", *names], pa.string())
+    with columns_site(tmp_path_factory.mktemp("names"), values, types) as address:
         yield address
 
 

@@ -12,17 +12,8 @@ import pyarrow as pa
 import pytest
 from playwright.sync_api import Browser, Locator, Page, Request, expect
 
-from api.http.app import create_app
-from api.local import running
-from index.collection import Collection
-from index.collection.rows import row_schema
-from index.search import Searcher
 from jobs.demo.gallery import Exhibit
-from jobs.embedding.model_source import model_record
-from tests.support.collections.hand_made import add_version
-from tests.support.collections.small_collection import embedded_row, fake_service, png
-from tests.support.nights.fake_job import FAKE
-from tests.support.servers.page_server import Site
+from tests.support.servers.page_server import Site, columns_site
 from tests.support.servers.page_tools import check_axe, heading, ids, labels, params, search, tiles
 
 pytestmark = pytest.mark.browser
@@ -232,18 +223,11 @@ def test_browsing_without_a_query(open_page: Callable[..., Page], site: Site) ->
 @pytest.fixture
 def shop(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
     """The page of a collection with long ids, addresses, 64-bit numbers, and folders that repeat the label."""
-    model, rows, pictures = model_record(FAKE.identity), [], {}
-    for number in range(4):
-        uri, data = f"memory:{number}.png", png((60 * number, 90, 255 - 60 * number))
-        pictures[uri] = data
-        more = {"label": "mug", "folder": "mug", "photos": LINKS, "site": LINKS[0], "album": 2**63 - 1 - number // 2}
-        rows.append(embedded_row(f"{LONG}{number}", uri, data, FAKE) | more | {"likes": [2**63 - 1, 7]})
+    same = {"label": "mug", "folder": "mug", "photos": LINKS, "site": LINKS[0], "likes": [2**63 - 1, 7]}
+    values = [same | {"image_id": f"{LONG}{number}", "album": 2**63 - 1 - number // 2} for number in range(4)]
     kinds = {"label": pa.string(), "folder": pa.string(), "photos": pa.list_(pa.string()), "site": pa.string()}
     kinds |= {"album": pa.int64(), "likes": pa.list_(pa.int64())}
-    schema = row_schema(model.dim, [pa.field(name, kind) for name, kind in kinds.items()])
-    collection = Collection.create_or_open(str(tmp_path_factory.mktemp("shop")))
-    add_version(collection, pa.Table.from_pylist(rows, schema=schema), model=model)
-    with running(create_app(fake_service(Searcher.open(collection), pictures=pictures))) as address:
+    with columns_site(tmp_path_factory.mktemp("shop"), values, kinds) as address:
         page = browser.new_page(base_url=address, viewport={"width": 360, "height": 740})
         page.set_default_timeout(10_000)
         yield page

@@ -1,6 +1,6 @@
 """A gallery behind the real app, for tests and screenshots of the web page in a browser."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -17,11 +17,13 @@ from embedder.models.clip import ClipEmbedder
 from embedder.protocol import Embedder
 from index.collection import Collection
 from index.collection.rows import row_schema
+from index.search import Searcher
 from jobs.demo.gallery import Exhibit, Gallery, make_gallery
 from jobs.embedding.model_source import model_record
 from jobs.values import DEMO_MODEL
 from tests.support.collections.hand_made import add_version
-from tests.support.collections.small_collection import embedded_row
+from tests.support.collections.small_collection import embedded_row, fake_service, png
+from tests.support.fake_embedder import FakeEmbedder
 from tests.support.pictures.fetching import answer
 from tests.support.scripted_server import scripted
 
@@ -61,6 +63,22 @@ def gallery_site(folder: Path, *, count: int, access: Access | None = None, name
         app = create_app(build_service(settings), limits=settings.limits(), access=access)
         with running(app) as url:
             yield Site(url=url, pictures_at=files.url, gallery=gallery, copied=gallery.exhibits[0].image_id)
+
+
+@contextmanager
+def columns_site(folder: Path, values: Sequence[Mapping[str, Any]], types: Mapping[str, pa.DataType]) -> Iterator[str]:
+    """The app with the fake model, and a picture for each of these values of columns. Yields its address."""
+    embedder, step, rows, pictures = FakeEmbedder(), 240 // len(values), [], {}
+    model = model_record(embedder.identity)
+    for number, more in enumerate(values):
+        uri, data = f"memory:{number}.png", png((step * number, 90, 255 - step * number))
+        pictures[uri] = data
+        rows.append({**embedded_row(f"{number}.png", uri, data, embedder), **more})
+    schema = row_schema(model.dim, [pa.field(name, kind) for name, kind in types.items()])
+    collection = Collection.create_or_open(str(folder))
+    add_version(collection, pa.Table.from_pylist(rows, schema=schema), model=model)
+    with running(create_app(fake_service(Searcher.open(collection), pictures=pictures))) as address:
+        yield address
 
 
 def _index(location: Path, gallery: Gallery, embedder: Embedder) -> None:
