@@ -100,13 +100,14 @@ def test_decoding_is_stopped_at_the_deadline_and_other_pictures_are_not_affected
 
 
 def test_a_picture_heavier_than_its_header_says_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
-    data = encode(Image.fromarray(smooth(500, 500)), "png")
+    # More than 20 ms: the kernel looks at the CPU time every 1 to 10 ms.
+    data = encode(Image.fromarray(smooth(1_000, 1_000)), "png")
     with closing(DecodePool(1)) as pool:
-        assert pool.decode(data, CENTRE).width == 500
+        assert pool.decode(data, CENTRE).width == 1_000
         assert niceness_of(pool) == [0]
     monkeypatch.setattr(decoder_pool, "_NORMAL", decoder_pool._NORMAL._replace(cpu_s=0.001))
     with closing(DecodePool(1)) as pool:
-        assert pool.decode(data, CENTRE).width == 500
+        assert pool.decode(data, CENTRE).width == 1_000
         assert niceness_of(pool) == [5]  # the first was killed
 
 
