@@ -85,6 +85,8 @@ def renaming_notes(names: Collection[str]) -> list[str]:
     for name, stored in stored_names(names).items():
         if stored != name:
             why = f"as each image has a `{name}` of its own"
+            if name == "image_id":  # in Likeness's own output
+                why = "as each image has an id of its own: to use these ids, add --id-column image_id"
             if name.startswith(RESERVED_SIGNS):
                 why = f"as searches read {name[0]} at the beginning of a name as a sign"
             notes.append(f"column `{name}` is stored as `{stored}`, {why}")
