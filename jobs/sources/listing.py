@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 from collections import Counter
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -53,6 +54,7 @@ RESERVED_NAMES = frozenset(
     {*FIXED_COLUMNS, *LOCATION_COLUMNS, TILES, *EXIF_COLUMNS}
     | {"pixels", "fetch_seconds", "decode_seconds", COPIED, "score"}
 )
+UNNAMED_INDEX = "an unnamed index of pandas"
 RESERVED_SIGNS = ("$", "-")
 """What searches read at the beginning of a name: `$` an operator of a filter, `-` the order from the highest down."""
 
@@ -91,6 +93,11 @@ def renaming_notes(names: Collection[str]) -> list[str]:
                 why = f"as searches read {name[0]} at the beginning of a name as a sign"
             notes.append(f"column `{name}` is stored as `{stored}`, {why}")
     return notes
+
+
+def unnamed_index(names: Iterable[str]) -> list[str]:
+    """The columns that pandas writes for an index without a name, such as the row numbers of a filtered frame."""
+    return [name for name in names if re.fullmatch(r"__index_level_\d+__", name)]
 
 
 def left_out_note(content: str, names: Iterable[str]) -> str:
