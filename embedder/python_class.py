@@ -22,6 +22,13 @@ def is_class_name(name: str) -> bool:
     return re.match(CLASS_NAME, name) is not None
 
 
+def what_changed(name: str, other: str) -> str:
+    """For messages about two models that differ: what may have changed if they are one class; else nothing."""
+    if name != other or not is_class_name(name):
+        return ""
+    return " (the class has changed: its dim, crop or `version`, or without a `version` its module's source code)"
+
+
 def append_to_path(folder: str) -> None:
     """Makes a folder's modules importable, after all others."""
     if folder not in sys.path:

@@ -14,6 +14,7 @@ from rich.markup import escape
 
 from embedder.images.formats import IMAGE_EXTENSIONS
 from embedder.protocol import Embedder
+from embedder.python_class import what_changed
 from index.collection import writing
 from index.collection.annotations import annotation_log, list_annotations
 from index.collection.collection import Collection, Snapshot
@@ -283,9 +284,10 @@ class Update:
                     f"{location} was embedded {_with_tiles(current)}, not {_with_tiles(model)}: leave --tiles out, or "
                     "name another folder for a new collection; `likeness reembed` with --tiles embeds everything again"
                 )
+            changed = what_changed(model.id, current.id)
             raise OtherModelError(
-                f"{location} was embedded with {current}, not with {model}: their vectors cannot be compared. Use that "
-                "model, or name another folder for a new collection; `likeness reembed` with --model or "
+                f"{location} was embedded with {current}, not with {model}{changed}: their vectors cannot be compared. "
+                "Use that model, or name another folder for a new collection; `likeness reembed` with --model or "
                 "--embedder changes the model"
             )
         return model

@@ -17,6 +17,7 @@ from api.search.batcher import ContentKey, EmbeddingCache, QueryBatcher
 from embedder.errors import EmbedderError, Rejected, UnsupportedInputError
 from embedder.images import CropSpec
 from embedder.protocol import Embedder, ModelIdentity
+from embedder.python_class import what_changed
 from index.collection import Collection
 from index.collection.records import UNKNOWN_MODEL_MESSAGE, ModelRecord
 from index.errors import CollectionError
@@ -111,10 +112,11 @@ class Engine:
 def require_same_model(ours: ModelIdentity, theirs: ModelRecord) -> None:
     """Raises OtherModelError if the vectors of the index come from another model than ours."""
     if ours.fingerprint != theirs.fingerprint:
+        changed = what_changed(ours.model_id, theirs.id)
         raise OtherModelError(
             f"expected model {theirs.id!r} (fingerprint {theirs.fingerprint}), which made the vectors of the "
-            f"index, got {ours.model_id!r} (fingerprint {ours.fingerprint}): serve with the model of the index, or "
-            "embed the collection again with this one"
+            f"index, got {ours.model_id!r} (fingerprint {ours.fingerprint}){changed}: serve with the model of the "
+            "index, or embed the collection again with this one"
         )
 
 

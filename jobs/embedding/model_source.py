@@ -10,6 +10,7 @@ from embedder.models.checkpoint import Checkpoint
 from embedder.models.load import find_model, load_embedder
 from embedder.models.own_embedder import OwnModel
 from embedder.protocol import Embedder
+from embedder.python_class import what_changed
 from index.collection.records import ModelRecord
 from jobs.errors import OtherModelError
 from jobs.spec import Resources
@@ -132,7 +133,7 @@ def recorded_model(record: ModelRecord, embedder: str | None = None) -> Checkpoi
     found = model_record(model.identity, record.tiles)
     if not found.agrees_with(record):
         raise OtherModelError(
-            f"{record.id} has changed: it is now {found}, but the collection was embedded with {record}; restore it, "
-            "or re-embed with --model or --embedder"
+            f"{record.id} has changed: it is now {found}, but the collection was embedded with {record}"
+            f"{what_changed(found.id, record.id)}; restore it, or re-embed with --model or --embedder"
         )
     return model

@@ -38,11 +38,13 @@ from jobs.sources.list_columns import URI_COLUMNS
 from jobs.sources.listing import (
     FILE_FACTS,
     LISTING,
+    UNNAMED_INDEX,
     Column,
     left_out_note,
     listing_table,
     refuse,
     renaming_notes,
+    unnamed_index,
     with_columns,
 )
 from jobs.sources.tables import absolute_uris, require_texts
@@ -219,6 +221,7 @@ class VectorImport:
             "bytes": pictures,
             "other vectors": part.other_vectors(dim),
             "the collection's annotations": list(filter(self._is_annotated, part.rows.schema.names)),
+            UNNAMED_INDEX: unnamed_index(part.rows.schema.names),
         }
         for content, names in left_out.items():
             if names:
@@ -231,7 +234,7 @@ class VectorImport:
 
     def _metadata(self, part: VectorPart, names: Sequence[str]) -> list[str]:
         """Those of a part's plain columns that are metadata."""
-        used = {part.first_column(ID_COLUMNS), self._uri_column_of(part), *_row_columns(part)}
+        used = {part.first_column(ID_COLUMNS), self._uri_column_of(part), *_row_columns(part), *unnamed_index(names)}
         return [name for name in names if name not in used and not self._is_annotated(name)]
 
     def _is_annotated(self, column: str) -> bool:

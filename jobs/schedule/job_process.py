@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO
 
 from index.collection import Collection
-from index.errors import CollectionError
+from index.errors import CollectionError, NotACollectionError
 from jobs.errors import SpecError
 from jobs.schedule.history import HistoryEntry, last_entries, save_output
 from jobs.schedule.run_job import finish, record
@@ -113,6 +113,8 @@ class ScheduledJob:
                 finish(self._file.spec, entry)
         try:
             save_output(Collection.open(self._file.spec.collection).storage, entry.id, output)
+        except NotACollectionError:
+            pass  # its first job has failed
         except (CollectionError, OSError) as error:
             logger.warning("the output of job %s could not be stored: %s", entry.id, error)
 

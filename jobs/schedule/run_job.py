@@ -10,7 +10,7 @@ from functools import partial
 from embedder.errors import EmbedderError
 from index.collection import Collection, writing
 from index.collection.records import ModelRecord
-from index.errors import CollectionError, LeaseError, OvertakenError
+from index.errors import CollectionError, LeaseError, NotACollectionError, OvertakenError
 from index.versions.prune import prune
 from jobs.embedding.report import Report
 from jobs.errors import JobError, RolledBackColumnsError
@@ -56,9 +56,10 @@ def record(spec: JobSpec, entry: HistoryEntry) -> None:
     """Write a job to the history. A failure is logged."""
     try:
         save(Collection.open(spec.collection).storage, entry)
+    except NotACollectionError:
+        pass  # the first job creates it, or fails with what is wrong
     except (CollectionError, OSError) as error:
-        # The first job creates the collection, which does not exist yet when the job begins.
-        if entry.ended_at:
+        if entry.ended_at:  # once for a job
             logger.warning("job %s is not in the history: %s", entry.id, error)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 from collections import Counter
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -53,6 +54,7 @@ RESERVED_NAMES = frozenset(
     {*FIXED_COLUMNS, *LOCATION_COLUMNS, TILES, *EXIF_COLUMNS}
     | {"pixels", "fetch_seconds", "decode_seconds", COPIED, "score"}
 )
+UNNAMED_INDEX = "an unnamed index of pandas"
 RESERVED_SIGNS = ("$", "-")
 """What searches read at the beginning of a name: `$` an operator of a filter, `-` the order from the highest down."""
 
@@ -85,10 +87,17 @@ def renaming_notes(names: Collection[str]) -> list[str]:
     for name, stored in stored_names(names).items():
         if stored != name:
             why = f"as each image has a `{name}` of its own"
+            if name == "image_id":  # in Likeness's own output
+                why = "as each image has an id of its own: to use these ids, add --id-column image_id"
             if name.startswith(RESERVED_SIGNS):
                 why = f"as searches read {name[0]} at the beginning of a name as a sign"
             notes.append(f"column `{name}` is stored as `{stored}`, {why}")
     return notes
+
+
+def unnamed_index(names: Iterable[str]) -> list[str]:
+    """The columns that pandas writes for an index without a name, such as the row numbers of a filtered frame."""
+    return [name for name in names if re.fullmatch(r"__index_level_\d+__", name)]
 
 
 def left_out_note(content: str, names: Iterable[str]) -> str:

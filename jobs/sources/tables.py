@@ -27,7 +27,18 @@ from jobs.sources.list_columns import (
     paths_without_bytes,
     picture_column,
 )
-from jobs.sources.listing import LISTING, Column, Listed, Refused, as_text, left_out_note, listing_table, renaming_notes
+from jobs.sources.listing import (
+    LISTING,
+    UNNAMED_INDEX,
+    Column,
+    Listed,
+    Refused,
+    as_text,
+    left_out_note,
+    listing_table,
+    renaming_notes,
+    unnamed_index,
+)
 from jobs.sources.text_encoding import as_utf8
 from jobs.sources.text_lists import read_csv, read_json
 
@@ -131,6 +142,9 @@ class TableReader:
     ) -> pa.Table:
         """The listing of a table with these `facts`; its other columns are metadata, without `leave` and the ids."""
         names = [name for name in table.column_names if name not in (leave, self.columns.ids)]
+        if index := unnamed_index(names):
+            self.notes.setdefault(left_out_note(UNNAMED_INDEX, index), []).append(self.file.name)
+            names = [name for name in names if name not in index]
         listing = listing_table(facts, {name: table[name] for name in names})
         for note in renaming_notes(names):
             self.notes.setdefault(note, [])

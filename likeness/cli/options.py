@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, redirect_stdout
 from pathlib import Path
@@ -65,6 +66,8 @@ class HelpCommand(TyperCommand):
     """A command with plain help, whose stdout has what the command prints alone; for `app.command(cls=…)`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if not ctx.resilient_parsing:  # completing a half-written command
+            self._refuse_repeated(ctx, list(args))  # a copy, as parsing empties its list
         try:
             return super().parse_args(ctx, args)
         except typer.BadParameter as error:
@@ -72,6 +75,16 @@ class HelpCommand(TyperCommand):
                 raise
             [problem, *_] = error.__cause__.errors()  # type: ignore[attr-defined]  # pydantic's, which is imported late
             raise UsageError(problem_of(error.param.opts[0], problem)) from error
+
+    def _refuse_repeated(self, ctx: Any, args: list[str]) -> None:
+        """Raises UsageError for an option with one value that is there more than once: only the last would count."""
+        _, _, occurring = self.make_parser(ctx).parse_args(args)
+        for param, times in Counter(occurring).items():
+            if times > 1 and isinstance(param, TyperOption) and not (param.multiple or param.is_flag):
+                raise UsageError(
+                    f"{param.opts[0]} is there {times} times: expected it once. Name one value, or combine them: "
+                    "conditions of a filter with $and, names of a list with commas"
+                )
 
     def invoke(self, ctx: Any) -> Any:
         with _reserved_stdout():

@@ -115,7 +115,8 @@ def facet_routes(runner: QueryRunner) -> APIRouter:
 
     @router.get(
         "/facets",
-        summary="The values that recur among the images that pass a filter, with counts",
+        summary="The values that recur among the images that pass a filter, with counts; for a column without its own "
+        "condition",
         response_model=FacetsOut,
         responses=problem_docs(ShardUnavailable),
         openapi_extra={"parameters": parameters_of(FACET_PARAMETERS)},

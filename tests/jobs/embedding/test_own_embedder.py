@@ -116,6 +116,7 @@ REFUSED = {
     "os:system": "has no embed_images",
 }
 NOT_NAMED = "palette:Histogram is a Python class, and its code runs only if you name it"
+CHANGED = " (the class has changed: its dim, crop or `version`, or without a `version` its module's source code)"
 NO_TEXTS = "palette:Histogram knows pictures only (the class has no embed_texts): search by a picture, by the id"
 
 
@@ -184,15 +185,18 @@ def test_a_histogram_through_the_commands(run: Run, embed: Callable[..., Result]
 
 def test_another_class_or_version_is_another_model(run: Run, embed: Callable[..., Result], folder: Path) -> None:
     assert embed(HISTOGRAM).code == 0
-    assert "their vectors cannot be compared" in embed("palette:Worded").err
+    assert (other := embed("palette:Worded").err).endswith("changes the model\n")
+    assert ("their vectors cannot be compared" in other, CHANGED in other) == (True, False)
     serving = service()
     forget()
     (folder / "palette.py").write_text(EXAMPLE.replace("dim = 64", "version = 2\n    dim = 64") + OTHERS)
     with closing(serving):  # it keeps the class that it has
         assert serving.search(Query(parts=(Part(data=PLAIN["red.png"]),), options={"k": 1})).matches
-        assert "their vectors cannot be compared" in embed(HISTOGRAM).err
-        with pytest.raises(OtherModelError, match="which made the vectors of the index, got 'palette"):
+        assert f"{CHANGED}: their vectors cannot be compared" in embed(HISTOGRAM).err
+        with pytest.raises(OtherModelError, match=f"which made the vectors of the index, got .*{re.escape(CHANGED)}: "):
             service()
+        colour = ["annotate", "c", "--name", "colour", "--label", "red", "--label", "blue", "--embedder", HISTOGRAM]
+        assert f"{CHANGED}; restore it, or" in run(*colour).err
         with pytest.raises(ModelError, match=NOT_NAMED):
             service(embedder="palette:Worded")
         report = json.loads(run("reembed", "pictures", "c", "--embedder", HISTOGRAM, "--format", "json").out)

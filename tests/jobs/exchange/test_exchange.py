@@ -276,6 +276,7 @@ def test_a_hugging_face_dataset_keeps_its_pictures_and_plain_columns(tmp_path: P
             "text_vector": VECTORS[2:4].tolist(),
         },
         "image_vector": [vector.astype(np.float64).tolist() for vector in VECTORS[:2]],
+        "__index_level_0__": [4, 7],
     }
     pq.write_table(pa.table(columns), tmp_path / "train.parquet")
     with pytest.raises(SourceError, match=r"several columns of vectors \(text_vector, image_vector\): name one with"):
@@ -287,13 +288,14 @@ def test_a_hugging_face_dataset_keeps_its_pictures_and_plain_columns(tmp_path: P
     assert job.notes == {
         "columns of bytes are left out (`sha256`, `md5`)": ["train.parquet"],
         "columns of other vectors are left out (`text_vector`)": ["train.parquet"],
+        "columns of an unnamed index of pandas are left out (`__index_level_0__`)": ["train.parquet"],
         "column `width` is stored as `source_width`, as each image has a `width` of its own": [],
     }
     found = Collection.open(location).live_rows()
     assert found["image_id"].to_pylist() == ["train.parquet#0", "train.parquet#1"]
     assert found["uri"].to_pylist() == [f"{tmp_path}/train.parquet#row={row}&column=image" for row in range(2)]
     assert found["source_width"].to_pylist() == [1, 2]  # it may be the width before or after resizing
-    assert "text_vector" not in found.column_names
+    assert not {"text_vector", "__index_level_0__"} & {*found.column_names}
     assert found["embedding"].to_pylist() == VECTORS[:2].tolist()
 
 

@@ -21,12 +21,13 @@ from rich.console import Console
 from benchmarks.common.waiting import eventually
 from index.collection import Collection, writing
 from index.errors import CollectionError
-from jobs.errors import UsageError
+from jobs.errors import SourceError, UsageError
 from jobs.schedule.history import HistoryEntry, last_entries, read_output
 from jobs.schedule.job_process import ScheduledJob
 from jobs.schedule.run_job import finish, run_job
 from jobs.schedule.scheduler import cron_times, run_schedule
 from jobs.schedule.spec_file import read_spec
+from jobs.spec import JobSpec
 from jobs.update import Update
 from tests.support.command_line import Run
 from tests.support.nights.quiet_night import make_job
@@ -273,6 +274,13 @@ def test_versions_that_cannot_be_pruned_are_a_note(
     report = update.report
     assert report.note == f"old index versions stay for now: {error}"
     assert [(run.outcome, run.message) for run in runs_of(tmp_path / "job.yaml")] == [("succeeded", report.note)]
+
+
+def test_a_first_job_that_fails_says_only_what_is_wrong(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    spec = JobSpec(source=str(tmp_path / "gone"), collection=str(tmp_path / "collection"), model="demo")
+    with pytest.raises(SourceError, match="gone does not exist"):
+        run_job(Update(spec=spec, console=Console(quiet=True)))
+    assert caplog.messages == []
 
 
 @pytest.mark.parametrize("error", [CollectionError("s3://bucket/c cannot be read (403)"), OSError("no route to host")])

@@ -254,7 +254,10 @@ def test_a_type_for_a_column_that_no_list_has_is_refused(tmp_path: Path) -> None
 
 def test_the_type_of_a_reserved_name_is_given_by_the_lists_name(tmp_path: Path) -> None:
     notes: dict[str, list[str]] = {}
-    columns = {"size": ["1", "2"], "score": ["a", "b"], "$price": ["c", "d"], "-width": ["e", "f"]}
+    columns = {
+        **{"size": ["1", "2"], "score": ["a", "b"], "$price": ["c", "d"], "-width": ["e", "f"]},
+        "image_id": ["g", "h"],
+    }
     location = str(put(tmp_path / "list.csv", csv_of(**columns)))
     listing = list_images(location, column_types={"size": "text"}, notes=notes)
     assert metadata(listing) == {f"source_{name}": values for name, values in columns.items()}
@@ -263,4 +266,6 @@ def test_the_type_of_a_reserved_name_is_given_by_the_lists_name(tmp_path: Path) 
         "column `score` is stored as `source_score`, as each image has a `score` of its own",
         "column `$price` is stored as `source_$price`, as searches read $ at the beginning of a name as a sign",
         "column `-width` is stored as `source_-width`, as searches read - at the beginning of a name as a sign",
+        "column `image_id` is stored as `source_image_id`, as each image has an id of its own: to use these ids, add "
+        "--id-column image_id",
     ]

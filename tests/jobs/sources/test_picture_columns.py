@@ -99,10 +99,15 @@ def test_addresses_are_read_where_no_column_has_pictures(
         ),
         ({"url": DEAD, "x": [[each] for each in JPEGS]}, None, ["columns of bytes are left out (`x`)"]),
         ({"url": DEAD, "x": [{"data": each} for each in JPEGS]}, None, ["columns of bytes are left out (`x`)"]),
+        (
+            {"url": DEAD, "__index_level_0__": [4, 7, 9]},
+            None,
+            ["columns of an unnamed index of pandas are left out (`__index_level_0__`)"],
+        ),
         ({"jpg": JPEGS}, "jgp", ["lists have no column `jgp`, so their pictures in `jpg` are taken"]),
     ],
 )
-def test_bytes_that_are_not_read_are_said(
+def test_columns_that_are_not_read_are_said(
     tmp_path: Path, columns: dict[str, Any], named: str | None, notes: list[str]
 ) -> None:
     put(tmp_path / "a.parquet", parquet(**columns))

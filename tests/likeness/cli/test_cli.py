@@ -720,6 +720,28 @@ def test_values_that_an_option_refuses(
 
 
 @pytest.mark.parametrize(
+    ("command", "option"),
+    [
+        ("search x --filter {} --sort a --filter {}", "--filter"),
+        ("search x a.jpg -k 3 -k3", "-k"),
+        ("search x --text a --text=b", "--text"),
+        ("export x y --filter {} --filter {}", "--filter"),
+        ("embed x y --keep {} --keep {}", "--keep"),
+        ("duplicates x --kinds similar --kinds identical_bytes", "--kinds"),
+        ("keys add --name x --name y", "--name"),
+    ],
+)
+def test_an_option_with_one_value_is_refused_when_repeated(run: Run, tmp_path: Path, command: str, option: str) -> None:
+    assert_one_line(run(*command.split()), f"{option} is there 2 times: expected it once")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_flags_and_options_with_several_values_may_be_repeated(run: Run) -> None:
+    repeated = ["embed", "x", "y", "--exclude", "a", "--exclude", "b", "--verbose", "-v", "--no-index", "--no-index"]
+    assert_one_line(run(*repeated), "error: x does not exist")
+
+
+@pytest.mark.parametrize(
     ("option", "value", "message"),
     [
         *(("actors", value, "is '{}': expected a number or MIN:MAX") for value in ("many", "0", "3:2")),
