@@ -74,7 +74,7 @@ class LikenessClient:
         answer = self._http.json("POST", "/search", body=search_body(search))
         return _read_answer(_search_result, answer)
 
-    def search_collections(self, collections: Sequence[str], /, **search: Unpack[Search]) -> CollectionsResult:
+    def search_collections(self, collections: Sequence[str], **search: Unpack[Search]) -> CollectionsResult:
         """Like `search`, in these collections of the server as if one had all their images; without `id`. If their
         models differ, matches are merged by rank.
         """
@@ -82,7 +82,7 @@ class LikenessClient:
         return _read_answer(_collections_result, self._http.json("POST", "/search/collections", body=body))
 
     def search_batch(
-        self, searches: Iterable[Search], /, **options: Unpack[QueryOptions]
+        self, searches: Iterable[Search], **options: Unpack[QueryOptions]
     ) -> list[SearchResult | RequestRefused]:
         """The result or error of each search, in order. Takes any number of searches and sends 64 at a time.
 

@@ -155,9 +155,7 @@ class Likeness:
             labels=self.labels,
         )
 
-    def search_batch(
-        self, searches: Iterable[BareQuery | Search], /, **options: Unpack[QueryOptions]
-    ) -> list[Neighbours]:
+    def search_batch(self, searches: Iterable[BareQuery | Search], **options: Unpack[QueryOptions]) -> list[Neighbours]:
         """Like `search` for each, in order: bare queries, or searches as `LikenessClient.search_batch` takes them.
 
         They are embedded together. `options` apply to those that do not set them.

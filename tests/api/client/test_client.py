@@ -286,7 +286,7 @@ def test_options_apply_to_the_searches_of_a_batch_that_do_not_set_them(
 ) -> None:
     server.replies = [Reply(document={"results": [{"ok": ANSWER}] * 3})]
     searches: list[Any] = [{"text": "a"}, {"text": "b", "k": 1}, {"text": "c", "k": None}]
-    client.search_batch(searches, k=5, filter={"label": "x"})
+    client.search_batch(searches=searches, k=5, filter={"label": "x"})
     assert server.requests[0].document == {
         "searches": [{"k": k, "filter": {"label": "x"}, "text": text} for text, k in (("a", 5), ("b", 1), ("c", 5))]
     }

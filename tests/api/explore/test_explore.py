@@ -99,7 +99,7 @@ def test_many_searches_at_once(likeness: Likeness) -> None:
     ]
     assert found[0][0].metadata == {"width": 48}
     searches: list[Any] = [{"id": "green.png"}, {"text": "a red star", "k": 1, "fields": None}, "green.png"]
-    found = likeness.search_batch(searches, k=2, offset=1, fields=["width"])
+    found = likeness.search_batch(searches=searches, k=2, offset=1, fields=["width"])
     assert [[match.image_id for match in each] for each in found] == [
         [match.image_id for match in likeness.search("green.png", k=2, offset=1)],
         [match.image_id for match in likeness.search("a red star", k=1, offset=1)],
