@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
@@ -84,7 +85,7 @@ class Likeness:
     @classmethod
     def open(
         cls,
-        collection: str | Path,
+        collection: str | os.PathLike[str],
         *,
         model: str | None = None,
         revision: str | None = None,
@@ -97,7 +98,7 @@ class Likeness:
         `model` is the new location of the index's model, if it has moved: a folder or a hub id. `embedder` is the class
         that made the vectors, `module:Class`, if one did: its code runs only if you name it. Raises CollectionError.
         """
-        opened = Collection.open(str(collection))
+        opened = Collection.open(collection)
         searcher = open_last_good(opened, Searcher.open)
         load = partial(
             load_recorded,
@@ -293,7 +294,7 @@ class Likeness:
                 part, caption = self._service.fetch(Part(url=value, **more)), value
             case "image":
                 part = Part(data=image_bytes(value), **more)
-                caption = Path(value).name if isinstance(value, str | Path) else "a picture"
+                caption = Path(value).name if isinstance(value, str | os.PathLike) else "a picture"
             case "text":
                 part, caption = Part(text=value, **more), f"“{value}”"
             case "id":
