@@ -118,6 +118,9 @@ def _exists(column: Column, operator: str, operand: object) -> Condition:
 
 
 def _equal(column: Column, operator: str, operand: object) -> Condition:
+    if isinstance(operand, list):
+        several = "$in" if operator == "$eq" else "$nin"
+        raise column.refusal(operator, f"{column.kind.expected} (for a list use {several})", operand)
     return _among(column, operator, [operand])
 
 
