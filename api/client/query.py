@@ -108,11 +108,10 @@ def examples_in(queries: object) -> Sequence[Example]:
 
 
 def to_json(value: object) -> str:
-    """A value as JSON. Raises ValueError for NaN or infinity, TypeError for other values that JSON cannot represent."""
-    try:
-        return json.dumps(value, default=json_value, allow_nan=False)
-    except ValueError as error:
-        raise ValueError(f"expected a search without NaN and infinity, which JSON cannot hold ({error})") from error
+    """A value as JSON, with NaN and infinity, which the server refuses by the name of their field or column. Raises
+    TypeError for other values that JSON cannot represent.
+    """
+    return json.dumps(value, default=json_value)
 
 
 def image_base64(image: ImageLike) -> str:

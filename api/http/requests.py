@@ -114,7 +114,7 @@ def read_texts(form: Mapping[str, Any]) -> dict[str, Any]:
     for name, example in JSON_TEXT_FIELDS.items():
         if isinstance(text := fields.get(name), str):
             try:
-                fields[name] = parse_strictly(text, allow_inf_nan=False)
+                fields[name] = parse_strictly(text)
             except ValueError as error:
                 wrong.append({"field": name, "expected": f"JSON text such as {example} ({error})", "got": text})
     if wrong:
