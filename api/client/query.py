@@ -6,6 +6,7 @@ import base64
 import io
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -120,12 +121,14 @@ def image_base64(image: ImageLike) -> str:
 
 def image_bytes(image: ImageLike) -> bytes:
     """The bytes of a picture's file. Raises OSError if it cannot be read, ValueError for a `data:` URL that is not in
-    base64, TypeError for anything else.
+    base64 and for other URLs, TypeError for anything else.
     """
     if isinstance(image, bytes | bytearray | memoryview):
         return bytes(image)
     if isinstance(image, str) and image[:5].lower() == "data:":
         return decode_base64(image)
+    if isinstance(image, str) and re.match(r"[a-z][a-z\d+.-]+://", image, re.IGNORECASE):
+        raise ValueError(f"expected a picture as a path, a file's bytes or a PIL image, got {image!r:.80}: use url=…")
     if isinstance(image, str | os.PathLike):
         return Path(image).read_bytes()
     return _png(image)

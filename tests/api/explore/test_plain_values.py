@@ -241,6 +241,8 @@ def test_an_image_and_an_embedding_are_one_each(likeness: Likeness, client: Like
             search(embedding=several)
         with pytest.raises(TypeError, match="expected a picture as a path, a file's bytes or a PIL image, got list"):
             search(image=several)
+        with pytest.raises(ValueError, match=r"expected a picture as .*'http://a\.example/b\.png': use url="):
+            search(image="http://a.example/b.png")
     for name in ("id", "text", "url"):
         query: Any = {name: several}
         with pytest.raises(TypeError, match=rf"got {name} \['a.png', 'b.png'\]: expected one string; search_batch"):
