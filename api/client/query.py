@@ -18,7 +18,7 @@ from typing_extensions import TypedDict
 from urllib3.filepost import encode_multipart_formdata
 
 from api.documents import SOURCE_FIELDS, decode_base64
-from api.search.query import QueryOptions
+from api.search.query import QueryOptions, Weighted
 from index.filters.plain import json_value
 
 if TYPE_CHECKING:
@@ -37,13 +37,11 @@ class _Source(TypedDict, total=False):
     crop: Sequence[float] | None
 
 
-class Example(_Source, total=False):
+class Example(_Source, Weighted, total=False):
     """One part of a mix: exactly one of the first five fields. A negative `weight` (default 1) means unlike it.
 
     `crop` selects a part of the picture: x, y, width and height, as fractions of the upright picture.
     """
-
-    weight: float
 
 
 class Sources(_Source, total=False):

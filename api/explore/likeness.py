@@ -32,7 +32,7 @@ from api.explore.query_like import BareQuery, example_of
 from api.observe.log import Stopwatch
 from api.search.engine import LiveEngine
 from api.search.pictures import Pictures
-from api.search.query import Part, Query, QueryOptions, options_in
+from api.search.query import Part, Query, QueryOptions, Weighted, options_in
 from api.search.service import SearchService, Vector
 from embedder.fetch.fetcher import Fetcher, FetchPolicy
 from embedder.identity import Precision
@@ -44,6 +44,7 @@ from index.errors import QueryError
 from index.matches import Match
 from index.queries import mix
 from index.search import Searcher
+from index.search_options import checked_number
 from index.storage.picture_reader import PictureReader
 from index.versions.servable import open_last_good
 
@@ -279,7 +280,7 @@ class Likeness:
                 f"got crop {crop!r}: expected [x, y, width, height] as fractions of the picture, from 0 to 1"
             )
         more: Any = {
-            "weight": float(fields.pop("weight", 1.0)),
+            "weight": checked_number("weight", fields.pop("weight", 1.0), Weighted),
             "crop": None if crop is None else tuple(map(float, crop)),
         }
         if len(fields) != 1 or not fields.keys() <= set(SOURCE_FIELDS):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, cast
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
+from typing_extensions import TypedDict  # pydantic refuses `typing.TypedDict` before Python 3.12
 
 from api.documents import FacetOut
 from api.search.cursor import Cursor, digest_of
@@ -80,6 +81,20 @@ class QueryOptions(SearchOptions, total=False):
         Field(
             description="if a part of the index does not answer, search the others and say how many images they hold; "
             "by default such a search fails",
+        ),
+    ]
+
+
+class Weighted(TypedDict, total=False):
+    """A part of a mix."""
+
+    weight: Annotated[
+        float,
+        Field(
+            ge=-100,
+            le=100,
+            allow_inf_nan=False,
+            description="1 by default; negative: prefer images unlike this one",
         ),
     ]
 

@@ -157,7 +157,10 @@ def test_options_may_have_values_of_other_libraries(
         ({"facets": iter(["word"])}, "a list of columns|a value that JSON can hold"),
         ({"fields": 7}, "fields: expected a list"),
         ({"queries": pd.DataFrame({"id": ["1"]})}, "in queries: expected a list of examples"),
-        ({"queries": [{"id": "1", "weight": math.nan}]}, "weight is nan: expected a finite|weight: expected a finite"),
+        *(
+            ({"queries": [{"id": "1", "weight": weight}]}, "weight(:| is .*:) expected a (finite )?number")
+            for weight in (math.nan, math.inf, "2", True, 101)
+        ),
         ({"embedding": [math.nan] * 16}, "expected finite numbers|embedding.0: expected a finite number"),
     ],
 )
