@@ -141,7 +141,9 @@ class Likeness:
         """
         _check_known(search, Search.__annotations__)
         parts = tuple(self._query_part(example) for example in self._examples(query, search))
-        result = self._service.search(Query(parts=tuple(part.part for part in parts), options=options_in(search)))
+        query_of_parts = Query(parts=tuple(part.part for part in parts), options=options_in(search))
+        self._load_for(query_of_parts)
+        result = self._service.search(query_of_parts)
         schema, fields = self.searcher.segments.schema, search.get("fields")
         columns = [name for name in schema.names if name not in FIXED_COLUMNS] if fields is None else fields
         return Neighbours(
@@ -176,7 +178,8 @@ class Likeness:
     def vector(self, query: BareQuery | None = None, /, **search: Unpack[Search]) -> Vector:
         """The vector that `search` would use, `(dim,)` float32, unit norm. Raises like `search`."""
         _check_known(search, Sources.__annotations__)
-        parts = [self._query_part(example).part for example in self._examples(query, search)]
+        parts = tuple(self._query_part(example).part for example in self._examples(query, search))
+        self._load_for(Query(parts=parts))
         vectors = self._service.vectors(self._service.engine, parts, Stopwatch())
         return mix(np.stack(vectors), [part.weight for part in parts])
 
@@ -228,6 +231,11 @@ class Likeness:
         """A JPEG of an image, its longer side at most `side` pixels. Raises Problem if its file cannot be read."""
         return self._service.pictures.read(self._row(image_id), side).data
 
+    def _load_for(self, query: Query) -> None:
+        """Load the model if the query needs it: here, so that an error is about the model and not the query."""
+        if query.needs_model:
+            _ = self._model.loaded
+
     def _row(self, image_id: str) -> Mapping[str, Any]:
         row = self.searcher.row(image_id)
         if row is None:
@@ -272,7 +280,7 @@ class Likeness:
         return examples
 
     def _query_part(self, example: Example) -> QueryPart:
-        """A part of a query with a caption, its picture fetched and the model that it needs loaded."""
+        """A part of a query with a caption, and its picture fetched."""
         fields: dict[str, Any] = {name: value for name, value in example.items() if value is not None}
         crop: Sequence[float] | None = fields.pop("crop", None)
         if crop is not None and (np.shape(crop) != (4,) or np.asarray(crop).dtype.kind not in "iuf"):
@@ -302,8 +310,6 @@ class Likeness:
                 part, caption = self._service.fetch(Part(image_id=value, **more)), value
             case _:
                 part, caption = Part(vector=vector_of(value), **more), "a vector"
-        if part.data is not None or part.text is not None:
-            _ = self._model.loaded  # here, so that the error is about the model and not the query
         return QueryPart(part=part, caption=caption if crop is None else f"a part of {caption}")
 
 

@@ -136,6 +136,11 @@ class Part:
         return self.data is None and (self.url is not None or (self.image_id is not None and self.crop is not None))
 
     @property
+    def needs_model(self) -> bool:
+        """Whether the model has to make its vector."""
+        return self.data is not None or self.text is not None or self.needs_fetch
+
+    @property
     def picture_field(self) -> str:
         """The path of the field that names the picture in the request."""
         return self.field_path.format("url" if self.url is not None else "id" if self.image_id is not None else "image")
@@ -190,6 +195,15 @@ class Query:
         if mode == "off" or len(parts) != 1 or (text := parts[0].text) is None or parts[0].weight < 0:
             return None
         return text if mode == "only" or not any(is_set(self.options, name) for name in _ONE_LIST) else None
+
+    @property
+    def needs_vectors(self) -> bool:
+        """Whether vectors are compared."""
+        return bool(self.parts) and self.options.get("words") != "only"
+
+    @property
+    def needs_model(self) -> bool:
+        return self.needs_vectors and any(part.needs_model for part in self.parts)
 
     @cached_property
     def digest(self) -> str:

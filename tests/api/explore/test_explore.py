@@ -228,6 +228,7 @@ def test_the_model_is_loaded_once_by_the_first_query_of_it(searcher: Searcher, f
     likeness = Likeness(searcher, load := Mock(side_effect=slow_load), fetcher=fetcher)
     likeness.search("red.png")
     likeness.search(searcher.vector("red.png"))
+    assert [match.image_id for match in likeness.search(text="red", words="only")] == ["red.png"]
     assert load.call_count == 0
     likeness.search_batch(["a red star", "a blue moon", png((1, 2, 3))])
     assert load.call_count == 1
@@ -236,7 +237,7 @@ def test_the_model_is_loaded_once_by_the_first_query_of_it(searcher: Searcher, f
 def test_without_its_model_a_collection_says_what_still_works(searcher: Searcher, fetcher: RecordingFetcher) -> None:
     lost = Likeness(searcher, Mock(side_effect=ModelError("there is no model 'lost'")), fetcher=fetcher)
     assert len(lost.search("red.png")) == 3
-    with pytest.raises(ModelError, match=r"no model 'lost'\. Searches by id and by vector work without.*model="):
+    with pytest.raises(ModelError, match=r"no model 'lost'\. Searches by id, by vector and for words=.only.*model="):
         lost.search("a red star")
     with pytest.raises(OtherModelError, match=r"expected model 'fake' .*work without a model"):
         Likeness(searcher, lambda: FakeEmbedder(side=64), fetcher=fetcher).search("a red star")
