@@ -34,10 +34,12 @@ from api.search.engine import LiveEngine
 from api.search.pictures import Pictures
 from api.search.query import Part, Query, QueryOptions, Weighted, options_in
 from api.search.service import SearchService, Vector
+from embedder.errors import ModelError
 from embedder.fetch.fetcher import Fetcher, FetchPolicy
 from embedder.identity import Precision
 from embedder.images.decoder_pool import DecodePool
 from embedder.protocol import Embedder
+from embedder.python_class import is_class_name
 from index.collection import Collection
 from index.collection.rows import FIXED_COLUMNS
 from index.errors import QueryError
@@ -97,10 +99,12 @@ class Likeness:
         """Open the live index of a collection, or the last good one before it.
 
         `model` is the new location of the index's model, if it has moved: a folder or a hub id. `embedder` is the class
-        that made the vectors, `module:Class`, if one did: its code runs only if you name it. Raises CollectionError.
+        that made the vectors, `module:Class`, if one did: its code runs only if you name it. Raises CollectionError,
+        and ModelError if you name another.
         """
         opened = Collection.open(collection)
         searcher = open_last_good(opened, Searcher.open)
+        _check_class(embedder, model or searcher.model.id)
         load = partial(
             load_recorded,
             searcher.model,
@@ -318,3 +322,13 @@ def _check_known(keywords: Search | QueryOptions, known: Iterable[str]) -> None:
     unknown = sorted(keywords.keys() - set(known))
     if unknown:
         raise TypeError(f"got {', '.join(unknown)}: expected keywords among {', '.join(known)}")
+
+
+def _check_class(embedder: object, model: str) -> None:
+    """TypeError for a class that is not given by its name, ModelError for another one than the `model` of an index."""
+    if not isinstance(embedder, str | None):
+        raise TypeError(f'got embedder {embedder!r:.80}: expected the name of a class, such as "my_module:MyClass"')
+    by_class = is_class_name(model)
+    if embedder is not None and not (by_class and embedder == model):
+        expected = repr(model) if by_class else "none"
+        raise ModelError(f"got embedder {embedder!r}: expected {expected}, as the index has vectors of {model}")

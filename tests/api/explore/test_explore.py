@@ -290,6 +290,8 @@ def test_a_collection_that_has_moved_is_opened_and_a_missing_one_refused(tmp_pat
         Likeness.open(tmp_path / "a file")
     moved = Likeness.open(str(tmp_path / "there"))
     assert "4 images, index version 000001, model fake" in repr(moved)
+    with pytest.raises(ModelError, match="got embedder 'a:B': expected none, as the index has vectors of fake"):
+        Likeness.open(tmp_path / "there", embedder="a:B")
     page = html_of(moved.search("red.png"))
     assert page.sources == []
     assert any("3 pictures cannot be shown" in text for text in page.texts)
