@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from api.client import LikenessClient
-    from api.errors import ClientError, RequestRefused, ServerUnreachable, TooBusy
+    from api.errors import ClientError, RequestRefused, ServerUnavailable, ServerUnreachable
     from api.explore import Likeness
     from index.collection import Collection
 
@@ -19,8 +19,8 @@ __all__ = [
     "Likeness",
     "LikenessClient",
     "RequestRefused",
+    "ServerUnavailable",
     "ServerUnreachable",
-    "TooBusy",
 ]
 
 _MODULES = {
@@ -29,8 +29,8 @@ _MODULES = {
     "Likeness": "api.explore",
     "LikenessClient": "api.client",
     "RequestRefused": "api.errors",
+    "ServerUnavailable": "api.errors",
     "ServerUnreachable": "api.errors",
-    "TooBusy": "api.errors",
 }
 
 

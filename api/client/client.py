@@ -24,7 +24,7 @@ from api.client.query import (
 )
 from api.client.transport import Transport, refusal
 from api.documents import MAX_BATCH, MAX_JSON_VALUES, IndexDetailsOut, PageOut, SwitchedOut, VersionOut
-from api.errors import ClientError, RequestRefused
+from api.errors import ClientError, RequestRefused, ServerUnavailable
 from api.search.query import CollectionsResult, QueryOptions, SearchResult
 from embedder.identity import ModelIdentity
 from index.matches import Match
@@ -41,9 +41,9 @@ class LikenessClient:
             for match in client.search(image="star.jpg", k=5):
                 print(match.score, match.image_id)
 
-    `timeout` is in seconds, for a whole call. Every method raises ServerUnreachable, and RequestRefused with
-    the server's problem document (TooBusy if the server is overloaded after `retries` retries). All calls except
-    `promote` and `rollback` are retried if that may help.
+    `timeout` is in seconds, for a whole call. Every method raises RequestRefused, with the server's problem document,
+    and ServerUnreachable, after `retries` retries: try again later (ServerUnavailable if a problem document says so).
+    All calls except `promote` and `rollback` are retried if that may help.
     """
 
     def __init__(self, base_url: str, *, api_key: str | None = None, timeout: float = 60, retries: int = 3) -> None:
@@ -83,13 +83,13 @@ class LikenessClient:
 
     def search_batch(
         self, searches: Iterable[Search], **options: Unpack[QueryOptions]
-    ) -> list[SearchResult | RequestRefused]:
+    ) -> list[SearchResult | RequestRefused | ServerUnavailable]:
         """The result or error of each search, in order. Takes any number of searches and sends 64 at a time.
 
         `options` apply to those that do not set them. Raises TypeError for a search that is not a mapping.
         """
         sent = (search_json(with_options(search, options)) for search in searches)
-        results: list[SearchResult | RequestRefused] = []
+        results: list[SearchResult | RequestRefused | ServerUnavailable] = []
         for answer in self._send_batches("/search/batch", "searches", sent):
             results += _outcomes(answer, _search_result)
         return results
@@ -145,7 +145,7 @@ class LikenessClient:
             if len(models) > 1:
                 raise ClientError("expected vectors of one model, but the server has switched models: embed again")
             for result in _outcomes(answer, lambda numbers: np.array(numbers, np.float32)):
-                if isinstance(result, RequestRefused):
+                if isinstance(result, RequestRefused | ServerUnavailable):
                     raise refusal(_with_place(result, f"{name}[{len(vectors)}]"))
                 vectors.append(result)
         return np.stack(vectors) if vectors else np.empty((0, self.index()["model"]["dim"]), np.float32)
@@ -165,7 +165,7 @@ def _quoted_id(image_id: object) -> str:
     return quote(image_id)
 
 
-def _with_place(refused: RequestRefused, place: str) -> dict[str, Any]:
+def _with_place(refused: RequestRefused | ServerUnavailable, place: str) -> dict[str, Any]:
     """The problem with an item, at its `place` among all of them; the server's counts within the batch."""
     members = {name: value for name, value in refused.problem.items() if name != "field"}
     detail = refused.detail
@@ -198,10 +198,10 @@ def _read_answer(read: Callable[[Any], T], answer: dict[str, Any]) -> T:
         raise ClientError(f"the answer is not as expected ({error!r}): is the server another version?") from error
 
 
-def _outcomes(answer: dict[str, Any], read: Callable[[Any], T]) -> list[T | RequestRefused]:
+def _outcomes(answer: dict[str, Any], read: Callable[[Any], T]) -> list[T | RequestRefused | ServerUnavailable]:
     """The results of a batch: `read` of each document, or its error."""
 
-    def outcome(document: Mapping[str, Any]) -> T | RequestRefused:
+    def outcome(document: Mapping[str, Any]) -> T | RequestRefused | ServerUnavailable:
         problem = document.get("problem")
         return read(document["ok"]) if problem is None else refusal(problem)
 
