@@ -16,6 +16,7 @@ from api.client.query import (
     ImageLike,
     Search,
     check_is_list,
+    check_known,
     image_base64,
     search_body,
     search_json,
@@ -88,6 +89,7 @@ class LikenessClient:
 
         `options` apply to those that do not set them. Raises TypeError for a search that is not a mapping.
         """
+        check_known(options, QueryOptions.__annotations__)
         sent = (search_json(with_options(search, options)) for search in searches)
         results: list[SearchResult | RequestRefused | ServerUnavailable] = []
         for answer in self._send_batches("/search/batch", "searches", sent):

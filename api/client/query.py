@@ -7,7 +7,7 @@ import io
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, cast
@@ -60,7 +60,20 @@ def with_options(search: Search, options: QueryOptions) -> Search:
     """The search, with those of the options that it does not set. Raises TypeError if it is not a mapping."""
     if not isinstance(search, Mapping):
         raise TypeError(f'got {search!r:.80} in searches: expected searches, such as {{"text": "a red star"}}')
-    return cast(Search, {**options, **{name: value for name, value in search.items() if value is not None}})
+    return cast(Search, {**options, **set_fields(Search, search)})
+
+
+def check_known(keywords: Iterable[str], known: Iterable[str]) -> None:
+    """Raises TypeError, which names the keywords that would have no effect, such as misspelt ones."""
+    unknown = sorted({*keywords} - {*known})
+    if unknown:
+        raise TypeError(f"got {', '.join(unknown)}: expected keywords among {', '.join(known)}")
+
+
+def set_fields(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields that are not None. TypeError for one that `kind`, a TypedDict, does not have."""
+    check_known(values, kind.__annotations__)
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def check_is_list(given: object, one: str, expected: str) -> None:
@@ -81,7 +94,7 @@ class Body:
 
 def search_body(search: Search) -> Body:
     """The body of a search. A single picture is sent as multipart, because base64 would make it a third larger."""
-    fields = {name: value for name, value in search.items() if value is not None}
+    fields = set_fields(Search, search)
     if fields.keys() & {*SOURCE_FIELDS, "queries"} != {"image"}:
         return Body.json(search_json(search))
     picture: Any = fields.pop("image")
@@ -93,9 +106,9 @@ def search_body(search: Search) -> Body:
 
 
 def search_json(search: Search, **others: object) -> str:
-    document = _json_example(search) | others
+    document = _json_fields(Search, search) | others
     if "queries" in document:
-        document["queries"] = [_json_example(example) for example in examples_in(document["queries"])]
+        document["queries"] = [_json_fields(Example, example) for example in examples_in(document["queries"])]
     return to_json(document)
 
 
@@ -146,9 +159,9 @@ def _is_pil_image(value: object) -> bool:
     return hasattr(value, "getexif")  # Pillow may not be installed
 
 
-def _json_example(example: Example | Search) -> dict[str, Any]:
+def _json_fields(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
     """The fields that are not None, with a picture as base64 and a vector as a list."""
-    document: dict[str, Any] = {name: value for name, value in example.items() if value is not None}
+    document = set_fields(kind, values)
     if "image" in document:
         document["image"] = image_base64(document["image"])
     if "embedding" in document:

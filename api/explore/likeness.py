@@ -18,8 +18,10 @@ from api.client.query import (
     Search,
     Sources,
     check_is_list,
+    check_known,
     examples_in,
     image_bytes,
+    set_fields,
     vector_of,
     with_options,
 )
@@ -143,7 +145,7 @@ class Likeness:
         are those of `LikenessClient.search`. Raises ModelError if the model cannot be loaded, OptionError for a wrong
         option, and Problem for another mistake in a query.
         """
-        _check_known(search, Search.__annotations__)
+        check_known(search, Search.__annotations__)
         parts = tuple(self._query_part(example) for example in self._examples(query, search))
         query_of_parts = Query(parts=tuple(part.part for part in parts), options=options_in(search))
         self._load_for(query_of_parts)
@@ -168,7 +170,7 @@ class Likeness:
 
         They are embedded together. `options` apply to those that do not set them.
         """
-        _check_known(options, QueryOptions.__annotations__)
+        check_known(options, QueryOptions.__annotations__)
         check_is_list(searches, "query", "a list of queries; use search(…) for one")
 
         def search(each: BareQuery | Search) -> Neighbours:
@@ -181,7 +183,7 @@ class Likeness:
 
     def vector(self, query: BareQuery | None = None, /, **search: Unpack[Search]) -> Vector:
         """The vector that `search` would use, `(dim,)` float32, unit norm. Raises like `search`."""
-        _check_known(search, Sources.__annotations__)
+        check_known(search, Sources.__annotations__)
         parts = tuple(self._query_part(example).part for example in self._examples(query, search))
         self._load_for(Query(parts=parts))
         vectors = self._service.vectors(self._service.engine, parts, Stopwatch())
@@ -202,7 +204,7 @@ class Likeness:
 
         `options` apply to every search. Without anywidget (the extra `notebooks`) it returns what `search` returns.
         """
-        _check_known(options, _OPTIONS)
+        check_known(options, _OPTIONS)
         ends = [example_of(end, self.searcher) for end in (query, toward) if end is not None]
         try:
             from api.explore.widget import ExploreWidget
@@ -285,7 +287,7 @@ class Likeness:
 
     def _query_part(self, example: Example) -> QueryPart:
         """A part of a query with a caption, and its picture fetched."""
-        fields: dict[str, Any] = {name: value for name, value in example.items() if value is not None}
+        fields = set_fields(Example, example)
         crop: Sequence[float] | None = fields.pop("crop", None)
         if crop is not None and (np.shape(crop) != (4,) or np.asarray(crop).dtype.kind not in "iuf"):
             raise TypeError(
@@ -295,7 +297,7 @@ class Likeness:
             "weight": checked_number("weight", fields.pop("weight", 1.0), Weighted),
             "crop": None if crop is None else tuple(map(float, crop)),
         }
-        if len(fields) != 1 or not fields.keys() <= set(SOURCE_FIELDS):
+        if len(fields) != 1:
             raise TypeError(
                 f"expected one of {', '.join(SOURCE_FIELDS)} in each of the queries, got {', '.join(fields) or 'none'}"
             )
@@ -315,13 +317,6 @@ class Likeness:
             case _:
                 part, caption = Part(vector=vector_of(value), **more), "a vector"
         return QueryPart(part=part, caption=caption if crop is None else f"a part of {caption}")
-
-
-def _check_known(keywords: Search | QueryOptions, known: Iterable[str]) -> None:
-    """Raises TypeError, which names the keywords that would have no effect, such as misspelt ones."""
-    unknown = sorted(keywords.keys() - set(known))
-    if unknown:
-        raise TypeError(f"got {', '.join(unknown)}: expected keywords among {', '.join(known)}")
 
 
 def _check_class(embedder: object, model: str) -> None:

@@ -179,9 +179,9 @@ def test_a_folder_is_not_searched_as_words(likeness: Likeness, tmp_path: Path, m
         ((), {"queries": [{"weight": 2.0}]}, TypeError, "expected one of url, .* in each of the queries, got none"),
         (
             (),
-            {"queries": [{"id": "red.png", "txt": "blue"}]},
+            {"queries": [{"id": "red.png", "text": "blue"}]},
             TypeError,
-            "one of url, .* of the queries, got id, txt",
+            "one of url, .* of the queries, got id, text",
         ),
         (("red.png",), {"fields": "label"}, Problem, 'fields: expected a list of columns, got "label"'),
         (("red.png",), {"crop": 5}, TypeError, r"got crop 5: expected \[x, y, width, height\] as fractions"),

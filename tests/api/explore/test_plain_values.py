@@ -6,6 +6,7 @@ import re
 from collections import UserDict
 from collections.abc import Callable, Iterator
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -235,6 +236,24 @@ def test_several_queries_are_no_vector(likeness: Likeness, query: Any, message: 
     for call in (likeness.search, likeness.vector, likeness.explore):
         with pytest.raises(TypeError, match=message):
             call(query)
+
+
+@pytest.mark.parametrize("value", ["blue", None])
+def test_keywords_that_would_have_no_effect_are_refused_alike(
+    likeness: Likeness, client: LikenessClient, value: str | None
+) -> None:
+    unknown: dict[str, Any] = {"id": "0", "txt": value}
+    each: Any
+    for each in (likeness, client):
+        calls: list[Callable[[], object]] = [
+            partial(each.search, **unknown),
+            partial(each.search, queries=[unknown]),
+            partial(each.search_batch, [{"id": "0"}], txt=value),
+            partial(each.search_batch, [unknown]),
+        ]
+        for call in calls:
+            with pytest.raises(TypeError, match="got txt: expected keywords among"):
+                call()
 
 
 def test_an_image_and_an_embedding_are_one_each(likeness: Likeness, client: LikenessClient) -> None:
