@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from api.client import LikenessClient
-    from api.errors import ClientError, RequestRefused, ServerUnavailable, ServerUnreachable
+    from api.errors import ClientError, Problem, RequestRefused, ServerUnavailable, ServerUnreachable
     from api.explore import Likeness
     from index.collection import Collection
 
@@ -18,6 +18,7 @@ __all__ = [
     "Collection",
     "Likeness",
     "LikenessClient",
+    "Problem",
     "RequestRefused",
     "ServerUnavailable",
     "ServerUnreachable",
@@ -28,6 +29,7 @@ _MODULES = {
     "Collection": "index.collection",
     "Likeness": "api.explore",
     "LikenessClient": "api.client",
+    "Problem": "api.errors",
     "RequestRefused": "api.errors",
     "ServerUnavailable": "api.errors",
     "ServerUnreachable": "api.errors",

@@ -33,6 +33,7 @@ from api.explore.picture_map import PictureMap
 from api.explore.query_like import BareQuery, example_of
 from api.observe.log import Stopwatch
 from api.search.engine import LiveEngine
+from api.search.page import direction_of, naming_option
 from api.search.pictures import Pictures
 from api.search.query import Part, Query, QueryOptions, Weighted, options_in
 from api.search.service import SearchService, Vector
@@ -46,7 +47,6 @@ from index.collection import Collection
 from index.collection.rows import FIXED_COLUMNS
 from index.errors import QueryError
 from index.matches import Match
-from index.queries import mix
 from index.search import Searcher
 from index.search_options import checked_number
 from index.storage.picture_reader import PictureReader
@@ -142,14 +142,12 @@ class Likeness:
         Without any of these: the first of those that pass the `filter`.
 
         A bare `query` is a URL, an id, a path, words, a picture, a vector or a match: see `example_of`. The keywords
-        are those of `LikenessClient.search`. Raises ModelError if the model cannot be loaded, OptionError for a wrong
-        option, and Problem for another mistake in a query.
+        are those of `LikenessClient.search`. Raises ModelError if the model cannot be loaded, and for a wrong query
+        Problem, TypeError, ValueError, or OSError if its file cannot be read.
         """
         check_known(search, Search.__annotations__)
-        parts = tuple(self._query_part(example) for example in self._examples(query, search))
-        query_of_parts = Query(parts=tuple(part.part for part in parts), options=options_in(search))
-        self._load_for(query_of_parts)
-        result = self._service.search(query_of_parts)
+        parts, whole = self._query(query, search)
+        result = self._service.search(whole)
         schema, fields = self.searcher.segments.schema, search.get("fields")
         columns = [name for name in schema.names if name not in FIXED_COLUMNS] if fields is None else fields
         return Neighbours(
@@ -184,10 +182,9 @@ class Likeness:
     def vector(self, query: BareQuery | None = None, /, **search: Unpack[Search]) -> Vector:
         """The vector that `search` would use, `(dim,)` float32, unit norm. Raises like `search`."""
         check_known(search, Sources.__annotations__)
-        parts = tuple(self._query_part(example).part for example in self._examples(query, search))
-        self._load_for(Query(parts=parts))
-        vectors = self._service.vectors(self._service.engine, parts, Stopwatch())
-        return mix(np.stack(vectors), [part.weight for part in parts])
+        _, whole = self._query(query, search)
+        vectors = self._service.vectors(self._service.engine, whole.parts, Stopwatch())
+        return direction_of(whole.parts, vectors)
 
     def understands(self, words: str) -> bool:
         """Whether the model, which this loads, has a vector for these words. Some know pictures only."""
@@ -237,11 +234,6 @@ class Likeness:
         """A JPEG of an image, its longer side at most `side` pixels. Raises Problem if its file cannot be read."""
         return self._service.pictures.read(self._row(image_id), side).data
 
-    def _load_for(self, query: Query) -> None:
-        """Load the model if the query needs it: here, so that an error is about the model and not the query."""
-        if query.needs_model:
-            _ = self._model.loaded
-
     def _row(self, image_id: str) -> Mapping[str, Any]:
         row = self.searcher.row(image_id)
         if row is None:
@@ -262,6 +254,15 @@ class Likeness:
             query_fetcher=self._fetcher,
             pictures=Pictures(self._fetcher, DecodePool()),
         )
+
+    def _query(self, query: BareQuery | None, search: Search) -> tuple[tuple[QueryPart, ...], Query]:
+        """The parts of a query, and the whole, the model that it needs loaded."""
+        with naming_option():
+            parts = tuple(self._query_part(example) for example in self._examples(query, search))
+            whole = Query(parts=tuple(part.part for part in parts), options=options_in(search))
+        if whole.needs_model:
+            _ = self._model.loaded  # here, so that the error is about the model and not the query
+        return parts, whole
 
     def _examples(self, query: BareQuery | None, search: Search) -> Sequence[Example]:
         """The parts of a query: one, perhaps with a crop, those of a mix, or none."""
