@@ -12,6 +12,7 @@ import numpy.typing as npt
 from pydantic import TypeAdapter
 
 from api.client.query import (
+    UNUSABLE,
     Body,
     ImageLike,
     Search,
@@ -84,16 +85,30 @@ class LikenessClient:
 
     def search_batch(
         self, searches: Iterable[Search], **options: Unpack[QueryOptions]
-    ) -> list[SearchResult | RequestRefused | ServerUnavailable]:
-        """The result or error of each search, in order. Takes any number of searches and sends 64 at a time.
+    ) -> list[SearchResult | Exception]:
+        """The result of each search, in order, or the error that it has: RequestRefused, ServerUnavailable, or what
+        `search` raises before it sends anything. Takes any number of searches and sends 64 at a time.
 
-        `options` apply to those that do not set them. Raises TypeError for a search that is not a mapping.
+        `options` apply to those that do not set them.
         """
         check_known(options, QueryOptions.__annotations__)
-        sent = (search_json(with_options(search, options)) for search in searches)
-        results: list[SearchResult | RequestRefused | ServerUnavailable] = []
-        for answer in self._send_batches("/search/batch", "searches", sent):
+        check_is_list(searches, "search", "a list of searches; use search(…) for one")
+        unsent: dict[int, Exception] = {}
+
+        def sent() -> Iterator[str]:
+            for number, search in enumerate(searches):
+                try:
+                    text = search_json(with_options(search, options))
+                except UNUSABLE as error:
+                    unsent[number] = error
+                else:
+                    yield text
+
+        results: list[SearchResult | Exception] = []
+        for answer in self._send_batches("/search/batch", "searches", sent()):
             results += _outcomes(answer, _search_result)
+        for number, error in unsent.items():
+            results.insert(number, error)
         return results
 
     def embed_images(self, images: Iterable[ImageLike]) -> npt.NDArray[np.float32]:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 
 ImageLike: TypeAlias = "str | os.PathLike[str] | bytes | Image"
 """A path, a `data:` URL in base64, a file's bytes, or a PIL image, which is sent upright as PNG."""
+
+
+UNUSABLE: Final = (OSError, TypeError, ValueError)
+"""What a search raises that is wrong before it is sent, for example because its picture's file is not there."""
 
 
 class _Source(TypedDict, total=False):
@@ -59,7 +63,7 @@ class Search(Sources, QueryOptions, total=False):
 def with_options(search: Search, options: QueryOptions) -> Search:
     """The search, with those of the options that it does not set. Raises TypeError if it is not a mapping."""
     if not isinstance(search, Mapping):
-        raise TypeError(f'got {search!r:.80} in searches: expected searches, such as {{"text": "a red star"}}')
+        raise TypeError(f'got {search!r:.80}: expected a search, such as {{"text": "a red star"}}')
     return cast(Search, {**options, **set_fields(Search, search)})
 
 

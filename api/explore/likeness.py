@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from api.build_service import load_recorded
 from api.client.query import (
+    UNUSABLE,
     Example,
     Search,
     Sources,
@@ -26,7 +27,7 @@ from api.client.query import (
     with_options,
 )
 from api.documents import SOURCE_FIELDS
-from api.errors import TextNotSupported
+from api.errors import Problem, TextNotSupported
 from api.explore.lazy_model import LazyModel
 from api.explore.neighbours import Neighbours, PictureRow, QueryPart, map_concurrently
 from api.explore.picture_map import PictureMap
@@ -163,18 +164,24 @@ class Likeness:
             labels=self.labels,
         )
 
-    def search_batch(self, searches: Iterable[BareQuery | Search], **options: Unpack[QueryOptions]) -> list[Neighbours]:
-        """Like `search` for each, in order: bare queries, or searches as `LikenessClient.search_batch` takes them.
+    def search_batch(
+        self, searches: Iterable[BareQuery | Search], **options: Unpack[QueryOptions]
+    ) -> list[Neighbours | Exception]:
+        """What `search` returns for each, in order, or the error that it raises for a wrong query. Each is a bare
+        query, or a search as `LikenessClient.search_batch` takes it.
 
-        They are embedded together. `options` apply to those that do not set them.
+        They are embedded together. `options` apply to those that do not set them. Raises ModelError like `search`.
         """
         check_known(options, QueryOptions.__annotations__)
         check_is_list(searches, "query", "a list of queries; use search(…) for one")
 
-        def search(each: BareQuery | Search) -> Neighbours:
-            if isinstance(each, Mapping):
-                return self.search(**with_options(each, options))
-            return self.search(each, **options)
+        def search(each: BareQuery | Search) -> Neighbours | Exception:
+            try:
+                if isinstance(each, Mapping):
+                    return self.search(**with_options(each, options))
+                return self.search(each, **options)
+            except (Problem, *UNUSABLE) as error:
+                return error
 
         _ = self._service  # created before the threads share it
         return map_concurrently(search, list(searches))

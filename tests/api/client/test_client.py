@@ -291,10 +291,12 @@ def test_options_apply_to_the_searches_of_a_batch_that_do_not_set_them(
     }
 
 
-def test_a_search_of_a_batch_that_is_not_a_mapping_is_refused(client: LikenessClient, server: ScriptedServer) -> None:
+def test_one_search_is_not_a_batch(client: LikenessClient, server: ScriptedServer) -> None:
     words: Any
-    for words in (["a red star"], {"text": "a red star"}):
-        with pytest.raises(TypeError, match=r"""in searches: expected searches, such as \{"text": "a red star"\}"""):
+    for words in ("a red star", {"text": "a red star"}):
+        with pytest.raises(
+            TypeError, match=r"got one search, .*a red star.*: expected a list of searches; use search\("
+        ):
             client.search_batch(words)
     assert not server.requests
 

@@ -93,7 +93,7 @@ def test_a_picture_query_may_have_many_forms(likeness: Likeness, kind: str, tmp_
 
 def test_many_searches_at_once(likeness: Likeness) -> None:
     queries: list[Any] = [URL, "green.png", "a red star", BLUE]
-    found = likeness.search_batch(queries, k=2, fields=["width"])
+    found: Any = likeness.search_batch(queries, k=2, fields=["width"])
     assert [each.matches for each in found] == [
         likeness.search(query, k=2, fields=["width"]).matches for query in queries
     ]

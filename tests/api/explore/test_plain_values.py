@@ -18,10 +18,11 @@ import pyarrow as pa
 import pytest
 
 from api.client import LikenessClient
-from api.errors import ClientError, Problem, RequestRefused
+from api.errors import ApiError, ClientError, Problem, RequestRefused
 from api.explore import Likeness
 from api.http.app import create_app
 from api.local import running
+from api.search.query import Matches
 from index.collection import Collection
 from index.search import Searcher
 from jobs.embedding.model_source import model_record
@@ -274,11 +275,35 @@ def test_keywords_that_would_have_no_effect_are_refused_alike(
             partial(each.search, **unknown),
             partial(each.search, queries=[unknown]),
             partial(each.search_batch, [{"id": "0"}], txt=value),
-            partial(each.search_batch, [unknown]),
         ]
         for call in calls:
             with pytest.raises(TypeError, match="got txt: expected keywords among"):
                 call()
+
+
+def test_a_wrong_search_of_a_batch_has_its_error_in_its_place(likeness: Likeness, client: LikenessClient) -> None:
+    expected: list[tuple[dict[str, Any], type[Exception] | None, str]] = [
+        ({"id": "0"}, None, ""),
+        ({"text": ""}, ApiError, "text: expected words that say what to look for"),
+        ({"image": "/nowhere.png"}, FileNotFoundError, "/nowhere.png"),
+        ({"id": "none"}, ApiError, 'has no image "none"'),
+        ({"id": "1", "k": 0}, ApiError, "k: expected a whole number from 1 to"),
+        ({"id": "1", "txt": None}, TypeError, "got txt: expected keywords among"),
+        ({"image": "http://a.example/"}, ValueError, "use url="),
+        ({"id": "2"}, None, ""),
+    ]
+    searches: Any = [search for search, _, _ in expected]
+    for found in (likeness.search_batch(searches, k=3), client.search_batch(iter(searches), k=3)):
+        for outcome, (search, error, message) in zip(found, expected, strict=True):
+            if error is None:
+                assert isinstance(outcome, Matches)
+                nearest = [match.image_id for match in likeness.search(id=search["id"], k=3)]
+                assert [match.image_id for match in outcome] == nearest
+            else:
+                assert isinstance(outcome, error)
+                assert message in str(outcome)
+    for found in (likeness.search_batch([]), client.search_batch([]), client.search_batch([{"image": "/nowhere.png"}])):
+        assert all(isinstance(outcome, FileNotFoundError) for outcome in found)
 
 
 def test_an_image_and_an_embedding_are_one_each(likeness: Likeness, client: LikenessClient) -> None:
