@@ -158,19 +158,24 @@ class LikenessClient:
         vectors: list[npt.NDArray[np.float32]] = []
         models: set[str] = set()
         for answer in self._send_batches("/embed", name, texts):
-            models.add(_read_answer(lambda answer: str(answer["model"]["fingerprint"]), answer))
-            if len(models) > 1:
-                raise ClientError("expected vectors of one model, but the server has switched models: embed again")
             for result in _outcomes(answer, lambda numbers: np.array(numbers, np.float32)):
                 if isinstance(result, RequestRefused | ServerUnavailable):
                     raise refusal(_with_place(result, f"{name}[{len(vectors)}]"))
                 vectors.append(result)
+            models.add(_read_answer(lambda answer: str(answer["model"]["fingerprint"]), answer))
+            if len(models) > 1:
+                raise ClientError("expected vectors of one model, but the server has switched models: embed again")
         return np.stack(vectors) if vectors else np.empty((0, self.index()["model"]["dim"]), np.float32)
 
     def _send_batches(self, path: str, name: str, texts: Iterator[str]) -> Iterator[dict[str, Any]]:
         for batch in _batches(texts):
             body = Body.json(f'{{"{name}": [{", ".join(batch)}]}}')
-            answer = self._http.json("POST", path, body=body)
+            try:
+                answer = self._http.json("POST", path, body=body)
+            except RequestRefused as refused:
+                if refused.status != 413 or len(batch) > 1:
+                    raise
+                answer = {"results": [{"problem": refused.problem}]}  # it is about this one alone
             if _read_answer(lambda answer: len(answer["results"]), answer) != len(batch):
                 raise ClientError(f"expected {len(batch)} results from {path}, got {len(answer['results'])}")
             yield answer

@@ -320,6 +320,21 @@ def test_large_pictures_are_sent_in_smaller_batches(client: LikenessClient, serv
     assert read == [0, 0, 0, 1, 2]
 
 
+def test_a_picture_that_is_too_large_for_a_request_is_the_only_one_refused(
+    client: LikenessClient, server: ScriptedServer
+) -> None:
+    pictures = [b"GIF", bytes(13 * 2**20), b"GIF"]
+    one, too_large = Reply(document={"results": [{"ok": ANSWER}]}), problem("too-large", 413)
+    server.replies = [one, too_large, one]
+    first, second, third = client.search_batch({"image": picture} for picture in pictures)
+    assert [first, third] == [RESULT] * 2
+    assert isinstance(second, RequestRefused)
+    assert second.status == 413
+    server.replies = [embedded([1.0, 0.0]), too_large]
+    with pytest.raises(RequestRefused, match=r"^images\[1\]: why"):
+        client.embed_images(pictures)
+
+
 OTHER_MODEL = [embedded(*[[1.0, 0.0]] * 64), embedded([1.0, 0.0], fingerprint="f2")]
 NO_JSON = r"expected a JSON object from .*/search, got .* a Likeness server"
 
