@@ -9,9 +9,9 @@ ApiError
 ├── Problem                 one request cannot be answered; becomes an RFC 9457 problem document
 │   └── …                   one class for each kind, from MalformedBody to UrlTimeout
 └── ClientError             LikenessClient got no usable answer
-    ├── RequestRefused      the server answered with a problem document
-    │   └── TooBusy         the same with status 429, after all retries: retry after `retry_after` seconds
-    └── ServerUnreachable   no connection, a broken one, or no answer in time
+    ├── RequestRefused      the request is wrong: the server's problem document says why
+    └── ServerUnreachable   no connection, a broken one, or no answer in time: try again later
+        └── ServerUnavailable   a problem document with status 429 or 5xx, after all retries: the same
 """
 
 import json
@@ -72,7 +72,7 @@ class Problem(ApiError):  # noqa: N818 (RFC 9457's own word)
 class ClientError(ApiError): ...
 
 
-class RequestRefused(ClientError):  # noqa: N818 (reads better where it is caught)
+class _ProblemAnswered(ClientError):  # noqa: N818 (reads better where it is caught)
     """The server answered with the problem document `problem`.
 
     Distinguish problems by `type`, such as urn:likeness:problem:unusable-image. `errors` lists the invalid fields of a
@@ -95,10 +95,13 @@ class RequestRefused(ClientError):  # noqa: N818 (reads better where it is caugh
         return f"{where}{self.detail} ({self.type}, HTTP status {self.status})"
 
 
-class TooBusy(RequestRefused): ...
+class RequestRefused(_ProblemAnswered): ...
 
 
 class ServerUnreachable(ClientError): ...  # noqa: N818 (reads better where it is caught)
+
+
+class ServerUnavailable(_ProblemAnswered, ServerUnreachable): ...
 
 
 # A malformed request is 400; a well-formed one that cannot be used is 422. If another host answers 404 for a picture,

@@ -8,22 +8,31 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from api.client import LikenessClient as LikenessClient
-    from api.errors import ClientError as ClientError
-    from api.errors import RequestRefused as RequestRefused
-    from api.errors import ServerUnreachable as ServerUnreachable
-    from api.errors import TooBusy as TooBusy
-    from api.explore import Likeness as Likeness
-    from index.collection import Collection as Collection
+    from api.client import LikenessClient
+    from api.errors import ClientError, Problem, RequestRefused, ServerUnavailable, ServerUnreachable
+    from api.explore import Likeness
+    from index.collection import Collection
+
+__all__ = [
+    "ClientError",
+    "Collection",
+    "Likeness",
+    "LikenessClient",
+    "Problem",
+    "RequestRefused",
+    "ServerUnavailable",
+    "ServerUnreachable",
+]
 
 _MODULES = {
     "ClientError": "api.errors",
     "Collection": "index.collection",
     "Likeness": "api.explore",
     "LikenessClient": "api.client",
+    "Problem": "api.errors",
     "RequestRefused": "api.errors",
+    "ServerUnavailable": "api.errors",
     "ServerUnreachable": "api.errors",
-    "TooBusy": "api.errors",
 }
 
 
@@ -34,4 +43,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return list(_MODULES)
+    return __all__

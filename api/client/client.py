@@ -12,10 +12,12 @@ import numpy.typing as npt
 from pydantic import TypeAdapter
 
 from api.client.query import (
+    UNUSABLE,
     Body,
     ImageLike,
     Search,
     check_is_list,
+    check_known,
     image_base64,
     search_body,
     search_json,
@@ -24,7 +26,7 @@ from api.client.query import (
 )
 from api.client.transport import Transport, refusal
 from api.documents import MAX_BATCH, MAX_JSON_VALUES, IndexDetailsOut, PageOut, SwitchedOut, VersionOut
-from api.errors import ClientError, RequestRefused
+from api.errors import ClientError, RequestRefused, ServerUnavailable
 from api.search.query import CollectionsResult, QueryOptions, SearchResult
 from embedder.identity import ModelIdentity
 from index.matches import Match
@@ -41,9 +43,9 @@ class LikenessClient:
             for match in client.search(image="star.jpg", k=5):
                 print(match.score, match.image_id)
 
-    `timeout` is in seconds, for a whole call. Every method raises ServerUnreachable, and RequestRefused with
-    the server's problem document (TooBusy if the server is overloaded after `retries` retries). All calls except
-    `promote` and `rollback` are retried if that may help.
+    `timeout` is in seconds, for a whole call. Every method raises RequestRefused, with the server's problem document,
+    and ServerUnreachable, after `retries` retries: try again later (ServerUnavailable if a problem document says so).
+    All calls except `promote` and `rollback` are retried if that may help.
     """
 
     def __init__(self, base_url: str, *, api_key: str | None = None, timeout: float = 60, retries: int = 3) -> None:
@@ -74,7 +76,7 @@ class LikenessClient:
         answer = self._http.json("POST", "/search", body=search_body(search))
         return _read_answer(_search_result, answer)
 
-    def search_collections(self, collections: Sequence[str], /, **search: Unpack[Search]) -> CollectionsResult:
+    def search_collections(self, collections: Sequence[str], **search: Unpack[Search]) -> CollectionsResult:
         """Like `search`, in these collections of the server as if one had all their images; without `id`. If their
         models differ, matches are merged by rank.
         """
@@ -82,16 +84,31 @@ class LikenessClient:
         return _read_answer(_collections_result, self._http.json("POST", "/search/collections", body=body))
 
     def search_batch(
-        self, searches: Iterable[Search], /, **options: Unpack[QueryOptions]
-    ) -> list[SearchResult | RequestRefused]:
-        """The result or error of each search, in order. Takes any number of searches and sends 64 at a time.
+        self, searches: Iterable[Search], **options: Unpack[QueryOptions]
+    ) -> list[SearchResult | Exception]:
+        """The result of each search, in order, or the error that it has: RequestRefused, ServerUnavailable, or what
+        `search` raises before it sends anything. Takes any number of searches and sends 64 at a time.
 
-        `options` apply to those that do not set them. Raises TypeError for a search that is not a mapping.
+        `options` apply to those that do not set them.
         """
-        sent = (search_json(with_options(search, options)) for search in searches)
-        results: list[SearchResult | RequestRefused] = []
-        for answer in self._send_batches("/search/batch", "searches", sent):
+        check_known(options, QueryOptions.__annotations__)
+        check_is_list(searches, "search", "a list of searches; use search(…) for one")
+        unsent: dict[int, Exception] = {}
+
+        def sent() -> Iterator[str]:
+            for number, search in enumerate(searches):
+                try:
+                    text = search_json(with_options(search, options))
+                except UNUSABLE as error:
+                    unsent[number] = error
+                else:
+                    yield text
+
+        results: list[SearchResult | Exception] = []
+        for answer in self._send_batches("/search/batch", "searches", sent()):
             results += _outcomes(answer, _search_result)
+        for number, error in unsent.items():
+            results.insert(number, error)
         return results
 
     def embed_images(self, images: Iterable[ImageLike]) -> npt.NDArray[np.float32]:
@@ -141,19 +158,24 @@ class LikenessClient:
         vectors: list[npt.NDArray[np.float32]] = []
         models: set[str] = set()
         for answer in self._send_batches("/embed", name, texts):
+            for result in _outcomes(answer, lambda numbers: np.array(numbers, np.float32)):
+                if isinstance(result, RequestRefused | ServerUnavailable):
+                    raise refusal(_with_place(result, f"{name}[{len(vectors)}]"))
+                vectors.append(result)
             models.add(_read_answer(lambda answer: str(answer["model"]["fingerprint"]), answer))
             if len(models) > 1:
                 raise ClientError("expected vectors of one model, but the server has switched models: embed again")
-            for result in _outcomes(answer, lambda numbers: np.array(numbers, np.float32)):
-                if isinstance(result, RequestRefused):
-                    raise refusal(_with_place(result, f"{name}[{len(vectors)}]"))
-                vectors.append(result)
         return np.stack(vectors) if vectors else np.empty((0, self.index()["model"]["dim"]), np.float32)
 
     def _send_batches(self, path: str, name: str, texts: Iterator[str]) -> Iterator[dict[str, Any]]:
         for batch in _batches(texts):
             body = Body.json(f'{{"{name}": [{", ".join(batch)}]}}')
-            answer = self._http.json("POST", path, body=body)
+            try:
+                answer = self._http.json("POST", path, body=body)
+            except RequestRefused as refused:
+                if refused.status != 413 or len(batch) > 1:
+                    raise
+                answer = {"results": [{"problem": refused.problem}]}  # it is about this one alone
             if _read_answer(lambda answer: len(answer["results"]), answer) != len(batch):
                 raise ClientError(f"expected {len(batch)} results from {path}, got {len(answer['results'])}")
             yield answer
@@ -165,7 +187,7 @@ def _quoted_id(image_id: object) -> str:
     return quote(image_id)
 
 
-def _with_place(refused: RequestRefused, place: str) -> dict[str, Any]:
+def _with_place(refused: RequestRefused | ServerUnavailable, place: str) -> dict[str, Any]:
     """The problem with an item, at its `place` among all of them; the server's counts within the batch."""
     members = {name: value for name, value in refused.problem.items() if name != "field"}
     detail = refused.detail
@@ -198,10 +220,10 @@ def _read_answer(read: Callable[[Any], T], answer: dict[str, Any]) -> T:
         raise ClientError(f"the answer is not as expected ({error!r}): is the server another version?") from error
 
 
-def _outcomes(answer: dict[str, Any], read: Callable[[Any], T]) -> list[T | RequestRefused]:
+def _outcomes(answer: dict[str, Any], read: Callable[[Any], T]) -> list[T | RequestRefused | ServerUnavailable]:
     """The results of a batch: `read` of each document, or its error."""
 
-    def outcome(document: Mapping[str, Any]) -> T | RequestRefused:
+    def outcome(document: Mapping[str, Any]) -> T | RequestRefused | ServerUnavailable:
         problem = document.get("problem")
         return read(document["ok"]) if problem is None else refusal(problem)
 

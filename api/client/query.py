@@ -6,10 +6,11 @@ import base64
 import io
 import json
 import os
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +18,7 @@ from typing_extensions import TypedDict
 from urllib3.filepost import encode_multipart_formdata
 
 from api.documents import SOURCE_FIELDS, decode_base64
-from api.search.query import QueryOptions
+from api.search.query import QueryOptions, Weighted
 from index.filters.plain import json_value
 
 if TYPE_CHECKING:
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
 
 ImageLike: TypeAlias = "str | os.PathLike[str] | bytes | Image"
 """A path, a `data:` URL in base64, a file's bytes, or a PIL image, which is sent upright as PNG."""
+
+
+UNUSABLE: Final = (OSError, TypeError, ValueError)
+"""What a search raises that is wrong before it is sent, for example because its picture's file is not there."""
 
 
 class _Source(TypedDict, total=False):
@@ -36,13 +41,11 @@ class _Source(TypedDict, total=False):
     crop: Sequence[float] | None
 
 
-class Example(_Source, total=False):
+class Example(_Source, Weighted, total=False):
     """One part of a mix: exactly one of the first five fields. A negative `weight` (default 1) means unlike it.
 
     `crop` selects a part of the picture: x, y, width and height, as fractions of the upright picture.
     """
-
-    weight: float
 
 
 class Sources(_Source, total=False):
@@ -60,8 +63,21 @@ class Search(Sources, QueryOptions, total=False):
 def with_options(search: Search, options: QueryOptions) -> Search:
     """The search, with those of the options that it does not set. Raises TypeError if it is not a mapping."""
     if not isinstance(search, Mapping):
-        raise TypeError(f'got {search!r:.80} in searches: expected searches, such as {{"text": "a red star"}}')
-    return cast(Search, {**options, **{name: value for name, value in search.items() if value is not None}})
+        raise TypeError(f'got {search!r:.80}: expected a search, such as {{"text": "a red star"}}')
+    return cast(Search, {**options, **set_fields(Search, search)})
+
+
+def check_known(keywords: Iterable[str], known: Iterable[str]) -> None:
+    """Raises TypeError, which names the keywords that would have no effect, such as misspelt ones."""
+    unknown = sorted({*keywords} - {*known})
+    if unknown:
+        raise TypeError(f"got {', '.join(unknown)}: expected keywords among {', '.join(known)}")
+
+
+def set_fields(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields that are not None. TypeError for one that `kind`, a TypedDict, does not have."""
+    check_known(values, kind.__annotations__)
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def check_is_list(given: object, one: str, expected: str) -> None:
@@ -82,7 +98,7 @@ class Body:
 
 def search_body(search: Search) -> Body:
     """The body of a search. A single picture is sent as multipart, because base64 would make it a third larger."""
-    fields = {name: value for name, value in search.items() if value is not None}
+    fields = set_fields(Search, search)
     if fields.keys() & {*SOURCE_FIELDS, "queries"} != {"image"}:
         return Body.json(search_json(search))
     picture: Any = fields.pop("image")
@@ -94,9 +110,9 @@ def search_body(search: Search) -> Body:
 
 
 def search_json(search: Search, **others: object) -> str:
-    document = _json_example(search) | others
+    document = _json_fields(Search, search) | others
     if "queries" in document:
-        document["queries"] = [_json_example(example) for example in examples_in(document["queries"])]
+        document["queries"] = [_json_fields(Example, example) for example in examples_in(document["queries"])]
     return to_json(document)
 
 
@@ -108,11 +124,10 @@ def examples_in(queries: object) -> Sequence[Example]:
 
 
 def to_json(value: object) -> str:
-    """A value as JSON. Raises ValueError for NaN or infinity, TypeError for other values that JSON cannot represent."""
-    try:
-        return json.dumps(value, default=json_value, allow_nan=False)
-    except ValueError as error:
-        raise ValueError(f"expected a search without NaN and infinity, which JSON cannot hold ({error})") from error
+    """A value as JSON, with NaN and infinity, which the server refuses by the name of their field or column. Raises
+    TypeError for other values that JSON cannot represent.
+    """
+    return json.dumps(value, default=json_value)
 
 
 def image_base64(image: ImageLike) -> str:
@@ -121,12 +136,14 @@ def image_base64(image: ImageLike) -> str:
 
 def image_bytes(image: ImageLike) -> bytes:
     """The bytes of a picture's file. Raises OSError if it cannot be read, ValueError for a `data:` URL that is not in
-    base64, TypeError for anything else.
+    base64 and for other URLs, TypeError for anything else.
     """
     if isinstance(image, bytes | bytearray | memoryview):
         return bytes(image)
     if isinstance(image, str) and image[:5].lower() == "data:":
         return decode_base64(image)
+    if isinstance(image, str) and re.match(r"[a-z][a-z\d+.-]+://", image, re.IGNORECASE):
+        raise ValueError(f"expected a picture as a path, a file's bytes or a PIL image, got {image!r:.80}: use url=…")
     if isinstance(image, str | os.PathLike):
         return Path(image).read_bytes()
     return _png(image)
@@ -146,9 +163,9 @@ def _is_pil_image(value: object) -> bool:
     return hasattr(value, "getexif")  # Pillow may not be installed
 
 
-def _json_example(example: Example | Search) -> dict[str, Any]:
+def _json_fields(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
     """The fields that are not None, with a picture as base64 and a vector as a list."""
-    document: dict[str, Any] = {name: value for name, value in example.items() if value is not None}
+    document = set_fields(kind, values)
     if "image" in document:
         document["image"] = image_base64(document["image"])
     if "embedding" in document:

@@ -15,9 +15,9 @@ from urllib3.exceptions import InvalidHeader, ProtocolError
 from urllib3.util import Retry
 
 from api.client.query import Body
-from api.errors import ClientError, RequestRefused, ServerUnreachable, TooBusy
+from api.errors import ClientError, RequestRefused, ServerUnavailable, ServerUnreachable
 
-_TRANSIENT: Final = frozenset({429, 502, 503, 504})
+_TRANSIENT: Final = frozenset({429, 502, 503, 504})  # not 500, a defect that a retry would meet again
 _CONNECT_S: Final = 5.0
 _READ_S: Final = 30.0  # without a byte
 _NO_RETRIES: Final = Retry(0)
@@ -70,7 +70,7 @@ class Transport:
         return document
 
     def send(self, method: str, path: str, *, body: Body | None = None, repeatable: bool = True) -> bytes:
-        """The body of the answer. Raises RequestRefused, TooBusy, ServerUnreachable."""
+        """The body of the answer. Raises RequestRefused, ServerUnavailable, ServerUnreachable."""
         deadline = time.monotonic() + self._timeout
         retry = self._retry if repeatable else _NO_RETRIES
         while True:
@@ -80,7 +80,7 @@ class Transport:
                 if not retry.total or not _is_transient(error):
                     raise
                 retry = retry.increment(method, path)
-                requested_wait = error.retry_after if isinstance(error, RequestRefused) else None
+                requested_wait = error.retry_after if isinstance(error, ServerUnavailable) else None
                 wait = retry.get_backoff_time() if requested_wait is None else requested_wait
                 # If the wait would exceed the time limit, the caller gets the error now.
                 if time.monotonic() + wait >= deadline:
@@ -156,11 +156,13 @@ class _BearerAuth(AuthBase):
         return request
 
 
-def refusal(problem: Mapping[str, Any], retry_after: float | None = None) -> RequestRefused:
+def refusal(problem: Mapping[str, Any], retry_after: float | None = None) -> RequestRefused | ServerUnavailable:
     """The error of a problem document; `retry_after` in seconds, if the answer has that header."""
     if retry_after is None:
         retry_after = problem.get("retry_after_s")
-    return (TooBusy if problem.get("status") == 429 else RequestRefused)(problem, retry_after)
+    status = int(problem.get("status", 0))
+    may_pass = (status == 429 or status >= 500) and problem.get("retryable") is not False
+    return (ServerUnavailable if may_pass else RequestRefused)(problem, retry_after)
 
 
 def _json_object(data: bytes) -> dict[str, Any] | None:
@@ -173,8 +175,8 @@ def _json_object(data: bytes) -> dict[str, Any] | None:
 
 def _is_transient(error: ClientError) -> bool:
     """Whether a retry of the same request may succeed."""
-    if isinstance(error, RequestRefused):
-        return error.status in _TRANSIENT and error.problem.get("retryable") is not False
+    if isinstance(error, ServerUnavailable):
+        return error.status in _TRANSIENT
     # A read timeout is not retried: a slow server must not get more work.
     is_broken = isinstance(error.__cause__, requests.ConnectionError | ProtocolError)
     return is_broken and not isinstance(error.__cause__, requests.exceptions.SSLError)

@@ -34,7 +34,7 @@ class LazyModel:
 
     @cached_property
     def _loaded(self) -> Embedder:
-        alternative = "Searches by id and by vector work without a model"
+        alternative = 'Searches by id, by vector and for words="only" work without a model'
         try:
             embedder = self._load()
             require_same_model(embedder.identity, self._record)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
@@ -13,36 +14,42 @@ import pyarrow as pa
 
 from api.build_service import load_recorded
 from api.client.query import (
+    UNUSABLE,
     Example,
     Search,
     Sources,
     check_is_list,
+    check_known,
     examples_in,
     image_bytes,
+    set_fields,
     vector_of,
     with_options,
 )
 from api.documents import SOURCE_FIELDS
-from api.errors import TextNotSupported
+from api.errors import Problem, TextNotSupported
 from api.explore.lazy_model import LazyModel
 from api.explore.neighbours import Neighbours, PictureRow, QueryPart, map_concurrently
 from api.explore.picture_map import PictureMap
 from api.explore.query_like import BareQuery, example_of
 from api.observe.log import Stopwatch
 from api.search.engine import LiveEngine
+from api.search.page import direction_of, naming_option
 from api.search.pictures import Pictures
-from api.search.query import Part, Query, QueryOptions, options_in
+from api.search.query import Part, Query, QueryOptions, Weighted, options_in
 from api.search.service import SearchService, Vector
+from embedder.errors import ModelError
 from embedder.fetch.fetcher import Fetcher, FetchPolicy
 from embedder.identity import Precision
 from embedder.images.decoder_pool import DecodePool
 from embedder.protocol import Embedder
+from embedder.python_class import is_class_name
 from index.collection import Collection
 from index.collection.rows import FIXED_COLUMNS
 from index.errors import QueryError
 from index.matches import Match
-from index.queries import mix
 from index.search import Searcher
+from index.search_options import checked_number
 from index.storage.picture_reader import PictureReader
 from index.versions.servable import open_last_good
 
@@ -84,7 +91,7 @@ class Likeness:
     @classmethod
     def open(
         cls,
-        collection: str | Path,
+        collection: str | os.PathLike[str],
         *,
         model: str | None = None,
         revision: str | None = None,
@@ -95,10 +102,12 @@ class Likeness:
         """Open the live index of a collection, or the last good one before it.
 
         `model` is the new location of the index's model, if it has moved: a folder or a hub id. `embedder` is the class
-        that made the vectors, `module:Class`, if one did: its code runs only if you name it. Raises CollectionError.
+        that made the vectors, `module:Class`, if one did: its code runs only if you name it. Raises CollectionError,
+        and ModelError if you name another.
         """
-        opened = Collection.open(str(collection))
+        opened = Collection.open(collection)
         searcher = open_last_good(opened, Searcher.open)
+        _check_class(embedder, model or searcher.model.id)
         load = partial(
             load_recorded,
             searcher.model,
@@ -134,12 +143,12 @@ class Likeness:
         Without any of these: the first of those that pass the `filter`.
 
         A bare `query` is a URL, an id, a path, words, a picture, a vector or a match: see `example_of`. The keywords
-        are those of `LikenessClient.search`. Raises ModelError if the model cannot be loaded, OptionError for a wrong
-        option, and Problem for another mistake in a query.
+        are those of `LikenessClient.search`. Raises ModelError if the model cannot be loaded, and for a wrong query
+        Problem, TypeError, ValueError, or OSError if its file cannot be read.
         """
-        _check_known(search, Search.__annotations__)
-        parts = tuple(self._query_part(example) for example in self._examples(query, search))
-        result = self._service.search(Query(parts=tuple(part.part for part in parts), options=options_in(search)))
+        check_known(search, Search.__annotations__)
+        parts, whole = self._query(query, search)
+        result = self._service.search(whole)
         schema, fields = self.searcher.segments.schema, search.get("fields")
         columns = [name for name in schema.names if name not in FIXED_COLUMNS] if fields is None else fields
         return Neighbours(
@@ -156,29 +165,33 @@ class Likeness:
         )
 
     def search_batch(
-        self, searches: Iterable[BareQuery | Search], /, **options: Unpack[QueryOptions]
-    ) -> list[Neighbours]:
-        """Like `search` for each, in order: bare queries, or searches as `LikenessClient.search_batch` takes them.
+        self, searches: Iterable[BareQuery | Search], **options: Unpack[QueryOptions]
+    ) -> list[Neighbours | Exception]:
+        """What `search` returns for each, in order, or the error that it raises for a wrong query. Each is a bare
+        query, or a search as `LikenessClient.search_batch` takes it.
 
-        They are embedded together. `options` apply to those that do not set them.
+        They are embedded together. `options` apply to those that do not set them. Raises ModelError like `search`.
         """
-        _check_known(options, QueryOptions.__annotations__)
+        check_known(options, QueryOptions.__annotations__)
         check_is_list(searches, "query", "a list of queries; use search(…) for one")
 
-        def search(each: BareQuery | Search) -> Neighbours:
-            if isinstance(each, Mapping):
-                return self.search(**with_options(each, options))
-            return self.search(each, **options)
+        def search(each: BareQuery | Search) -> Neighbours | Exception:
+            try:
+                if isinstance(each, Mapping):
+                    return self.search(**with_options(each, options))
+                return self.search(each, **options)
+            except (Problem, *UNUSABLE) as error:
+                return error
 
         _ = self._service  # created before the threads share it
         return map_concurrently(search, list(searches))
 
     def vector(self, query: BareQuery | None = None, /, **search: Unpack[Search]) -> Vector:
         """The vector that `search` would use, `(dim,)` float32, unit norm. Raises like `search`."""
-        _check_known(search, Sources.__annotations__)
-        parts = [self._query_part(example).part for example in self._examples(query, search)]
-        vectors = self._service.vectors(self._service.engine, parts, Stopwatch())
-        return mix(np.stack(vectors), [part.weight for part in parts])
+        check_known(search, Sources.__annotations__)
+        _, whole = self._query(query, search)
+        vectors = self._service.vectors(self._service.engine, whole.parts, Stopwatch())
+        return direction_of(whole.parts, vectors)
 
     def understands(self, words: str) -> bool:
         """Whether the model, which this loads, has a vector for these words. Some know pictures only."""
@@ -195,7 +208,7 @@ class Likeness:
 
         `options` apply to every search. Without anywidget (the extra `notebooks`) it returns what `search` returns.
         """
-        _check_known(options, _OPTIONS)
+        check_known(options, _OPTIONS)
         ends = [example_of(end, self.searcher) for end in (query, toward) if end is not None]
         try:
             from api.explore.widget import ExploreWidget
@@ -249,6 +262,15 @@ class Likeness:
             pictures=Pictures(self._fetcher, DecodePool()),
         )
 
+    def _query(self, query: BareQuery | None, search: Search) -> tuple[tuple[QueryPart, ...], Query]:
+        """The parts of a query, and the whole, the model that it needs loaded."""
+        with naming_option():
+            parts = tuple(self._query_part(example) for example in self._examples(query, search))
+            whole = Query(parts=tuple(part.part for part in parts), options=options_in(search))
+        if whole.needs_model:
+            _ = self._model.loaded  # here, so that the error is about the model and not the query
+        return parts, whole
+
     def _examples(self, query: BareQuery | None, search: Search) -> Sequence[Example]:
         """The parts of a query: one, perhaps with a crop, those of a mix, or none."""
         fields = [name for name in (*SOURCE_FIELDS, "queries") if search.get(name) is not None]
@@ -272,18 +294,18 @@ class Likeness:
         return examples
 
     def _query_part(self, example: Example) -> QueryPart:
-        """A part of a query with a caption, its picture fetched and the model that it needs loaded."""
-        fields: dict[str, Any] = {name: value for name, value in example.items() if value is not None}
+        """A part of a query with a caption, and its picture fetched."""
+        fields = set_fields(Example, example)
         crop: Sequence[float] | None = fields.pop("crop", None)
         if crop is not None and (np.shape(crop) != (4,) or np.asarray(crop).dtype.kind not in "iuf"):
             raise TypeError(
                 f"got crop {crop!r}: expected [x, y, width, height] as fractions of the picture, from 0 to 1"
             )
         more: Any = {
-            "weight": float(fields.pop("weight", 1.0)),
+            "weight": checked_number("weight", fields.pop("weight", 1.0), Weighted),
             "crop": None if crop is None else tuple(map(float, crop)),
         }
-        if len(fields) != 1 or not fields.keys() <= set(SOURCE_FIELDS):
+        if len(fields) != 1:
             raise TypeError(
                 f"expected one of {', '.join(SOURCE_FIELDS)} in each of the queries, got {', '.join(fields) or 'none'}"
             )
@@ -295,20 +317,21 @@ class Likeness:
                 part, caption = self._service.fetch(Part(url=value, **more)), value
             case "image":
                 part = Part(data=image_bytes(value), **more)
-                caption = Path(value).name if isinstance(value, str | Path) else "a picture"
+                caption = Path(value).name if isinstance(value, str | os.PathLike) else "a picture"
             case "text":
                 part, caption = Part(text=value, **more), f"“{value}”"
             case "id":
                 part, caption = self._service.fetch(Part(image_id=value, **more)), value
             case _:
                 part, caption = Part(vector=vector_of(value), **more), "a vector"
-        if part.data is not None or part.text is not None:
-            _ = self._model.loaded  # here, so that the error is about the model and not the query
         return QueryPart(part=part, caption=caption if crop is None else f"a part of {caption}")
 
 
-def _check_known(keywords: Search | QueryOptions, known: Iterable[str]) -> None:
-    """Raises TypeError, which names the keywords that would have no effect, such as misspelt ones."""
-    unknown = sorted(keywords.keys() - set(known))
-    if unknown:
-        raise TypeError(f"got {', '.join(unknown)}: expected keywords among {', '.join(known)}")
+def _check_class(embedder: object, model: str) -> None:
+    """TypeError for a class that is not given by its name, ModelError for another one than the `model` of an index."""
+    if not isinstance(embedder, str | None):
+        raise TypeError(f'got embedder {embedder!r:.80}: expected the name of a class, such as "my_module:MyClass"')
+    by_class = is_class_name(model)
+    if embedder is not None and not (by_class and embedder == model):
+        expected = repr(model) if by_class else "none"
+        raise ModelError(f"got embedder {embedder!r}: expected {expected}, as the index has vectors of {model}")

@@ -21,7 +21,7 @@ from typing_extensions import TypedDict
 from api.documents import MAX_BATCH, SOURCE_FIELDS
 from api.errors import abbreviate, invalid_fields
 from api.http.problem_documents import MAX_ERRORS, field_error, wrong_document
-from api.search.query import QueryOptions
+from api.search.query import QueryOptions, Weighted
 from index.collection.bounds import VersionName
 from index.filters.plain import parse_strictly
 
@@ -114,7 +114,7 @@ def read_texts(form: Mapping[str, Any]) -> dict[str, Any]:
     for name, example in JSON_TEXT_FIELDS.items():
         if isinstance(text := fields.get(name), str):
             try:
-                fields[name] = parse_strictly(text, allow_inf_nan=False)
+                fields[name] = parse_strictly(text)
             except ValueError as error:
                 wrong.append({"field": name, "expected": f"JSON text such as {example} ({error})", "got": text})
     if wrong:
@@ -168,18 +168,8 @@ class QuerySource(_UrlSource, total=False):
 
 
 @with_config(_STRICT)
-class Example(QuerySource, total=False):
+class Example(QuerySource, Weighted, total=False):
     """One part of a mix: exactly one of url, image, text, id and embedding."""
-
-    weight: Annotated[
-        float,
-        Field(
-            ge=-100,
-            le=100,
-            allow_inf_nan=False,
-            description="1 by default; negative: prefer images unlike this one",
-        ),
-    ]
 
 
 @with_config(_STRICT)

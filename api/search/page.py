@@ -12,7 +12,7 @@ from api.documents import PageOut
 from api.errors import abbreviate, invalid, invalid_fields
 from api.search.cursor import Cursor
 from api.search.facets import facets_out
-from api.search.query import OF_VECTORS, Query
+from api.search.query import OF_VECTORS, Part, Query
 from index.collection.rows import FIXED_COLUMNS
 from index.errors import FilterError, OptionError, QueryError
 from index.queries import QueryKind, mix
@@ -33,12 +33,7 @@ def page_of(searcher: VersionSearcher, query: Query, vectors: Sequence[NDArray[n
         lowest = _lowest_score(searcher, min_percentile, query.kind)
         min_score = options.get("min_score")
         options["min_score"] = lowest if min_score is None else max(lowest, min_score)
-    weights = [part.weight for part in query.parts]
-    try:
-        direction = mix(np.stack(vectors), weights) if vectors else None
-    except QueryError as error:
-        expected = "examples that do not cancel each other out: leave one out, or change a weight"
-        raise invalid("queries", expected, weights) from error
+    direction = direction_of(query.parts, vectors) if vectors else None
     _check_words(query)
     with naming_option():
         answer = searcher.answer(
@@ -57,6 +52,16 @@ def page_of(searcher: VersionSearcher, query: Query, vectors: Sequence[NDArray[n
         for match, each in zip(answer.matches, percentiles, strict=True)
     ]
     return replace(answer, matches=matches)
+
+
+def direction_of(parts: Sequence[Part], vectors: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
+    """The mix of the vectors of the parts, `(dim,)`, unit norm. Raises Problem."""
+    weights = [part.weight for part in parts]
+    try:
+        return mix(np.stack(vectors), weights)
+    except QueryError as error:
+        expected = "examples that do not cancel each other out: leave one out, or change a weight"
+        raise invalid("queries", expected, weights) from error
 
 
 def _check_words(query: Query) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, cast
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
+from typing_extensions import TypedDict  # pydantic refuses `typing.TypedDict` before Python 3.12
 
 from api.documents import FacetOut
 from api.search.cursor import Cursor, digest_of
@@ -84,6 +85,20 @@ class QueryOptions(SearchOptions, total=False):
     ]
 
 
+class Weighted(TypedDict, total=False):
+    """A part of a mix."""
+
+    weight: Annotated[
+        float,
+        Field(
+            ge=-100,
+            le=100,
+            allow_inf_nan=False,
+            description="1 by default; negative: prefer images unlike this one",
+        ),
+    ]
+
+
 def fields_in(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
     """Those of the values that are fields of a TypedDict, and are not None."""
     return {name: values[name] for name in kind.__annotations__ if values.get(name) is not None}
@@ -119,6 +134,11 @@ class Part:
     def needs_fetch(self) -> bool:
         """Whether a picture has to be fetched: from a URL, or for a crop of an image of the index."""
         return self.data is None and (self.url is not None or (self.image_id is not None and self.crop is not None))
+
+    @property
+    def needs_model(self) -> bool:
+        """Whether the model has to make its vector."""
+        return self.data is not None or self.text is not None or self.needs_fetch
 
     @property
     def picture_field(self) -> str:
@@ -175,6 +195,15 @@ class Query:
         if mode == "off" or len(parts) != 1 or (text := parts[0].text) is None or parts[0].weight < 0:
             return None
         return text if mode == "only" or not any(is_set(self.options, name) for name in _ONE_LIST) else None
+
+    @property
+    def needs_vectors(self) -> bool:
+        """Whether vectors are compared."""
+        return bool(self.parts) and self.options.get("words") != "only"
+
+    @property
+    def needs_model(self) -> bool:
+        return self.needs_vectors and any(part.needs_model for part in self.parts)
 
     @cached_property
     def digest(self) -> str:

@@ -119,12 +119,11 @@ class SearchService:
         """Like `search`, with the searcher that answered. `vectors` are those of the query's parts, if known."""
         check_fields(engine.searcher, query.options.get("fields"))
         refusal: errors.Problem | None = None
-        if query.options.get("words") == "only":
-            vectors = []
-            if query.hidden.issuperset(engine.searcher.word_columns):
-                refusal = errors.invalid("words", "auto or off, because this index has no words", "only")
+        parts = query.parts if query.needs_vectors else ()
+        if query.parts and not parts and query.hidden.issuperset(engine.searcher.word_columns):
+            refusal = errors.invalid("words", "auto or off, because this index has no words", "only")
         try:
-            vectors = self.vectors(engine, query.parts, watch) if vectors is None else vectors
+            vectors = self.vectors(engine, parts, watch) if vectors is None else vectors
         except errors.TextNotSupported as problem:
             if query.words is None:
                 raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -104,16 +105,16 @@ class Collection:
     """Set by `writing`; checked before each commit."""
 
     @classmethod
-    def create_or_open(cls, location: str) -> Collection:
+    def create_or_open(cls, location: str | os.PathLike[str]) -> Collection:
         """A new, empty or existing collection. NotACollectionError names files that are not a collection's."""
         collection = cls.open_or_empty(location)
         collection.storage.create_folder(RUNS)
         return collection
 
     @classmethod
-    def open_or_empty(cls, location: str) -> Collection:
+    def open_or_empty(cls, location: str | os.PathLike[str]) -> Collection:
         """Like `create_or_open`, but creates nothing: a collection that does not exist has no runs."""
-        storage, location = Storage.open(location), without_secrets(location)
+        storage, location = Storage.open(location), without_secrets(os.fspath(location))
         if storage.is_file():
             raise NotACollectionError(f"{location} is a file: expected a folder for the collection")
         others = _MEMBERS | {ANNOTATIONS, CHECKS, HISTORY, MERGED}
@@ -127,9 +128,9 @@ class Collection:
         return cls(storage)
 
     @classmethod
-    def open(cls, location: str) -> Collection:
+    def open(cls, location: str | os.PathLike[str]) -> Collection:
         """An existing collection. NotACollectionError if there is none."""
-        storage, location = Storage.open(location), without_secrets(location)
+        storage, location = Storage.open(location), without_secrets(os.fspath(location))
         folder = storage.info()
         if folder is None:
             raise NotACollectionError(f"{location} does not exist: make a collection with `likeness embed`")

@@ -239,7 +239,7 @@ _KINDS = (
     _Kind(
         pa.types.is_null,
         "text, a number, true or false",
-        lambda operand, _: "" if isinstance(operand, str | int | float) else None,
+        lambda operand, _: "" if isinstance(operand, str | int | float) and operand == operand else None,
     ),
     OPAQUE,
 )

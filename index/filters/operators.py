@@ -73,6 +73,9 @@ def comparisons(condition: Condition) -> Iterator[Comparison]:
 def _among(column: Column, operator: str, operands: object) -> Condition:
     if not isinstance(operands, list):
         raise column.refusal(operator, "a list", operands)
+    if any(operand != operand for operand in operands):
+        expected = f"{column.kind.expected} (for a missing value use null, in Python None)"
+        raise column.refusal(operator, expected, math.nan)
     values = [column.value(operator, operand) for operand in operands if operand is not None]
     stored = column.comparison_type
     if limits := step_limits(stored):
@@ -118,6 +121,9 @@ def _exists(column: Column, operator: str, operand: object) -> Condition:
 
 
 def _equal(column: Column, operator: str, operand: object) -> Condition:
+    if isinstance(operand, list):
+        several = "$in" if operator == "$eq" else "$nin"
+        raise column.refusal(operator, f"{column.kind.expected} (for a list use {several})", operand)
     return _among(column, operator, [operand])
 
 

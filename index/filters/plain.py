@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence, ValuesView
 from collections.abc import Set as AbstractSet
@@ -14,12 +15,12 @@ import numpy as np
 from pydantic_core import from_json
 
 
-def parse_strictly(text: str | bytes, *, allow_inf_nan: bool = True) -> Any:
+def parse_strictly(text: str | bytes) -> Any:
     """The value of a JSON text that a user wrote.
 
     ValueError if it is not JSON, nested too deeply, has half a character, or a member of an object more than once.
     """
-    value = from_json(text, allow_inf_nan=allow_inf_nan)
+    value = from_json(text)
     json.loads(text, object_pairs_hook=_refuse_repeated)  # `from_json` would keep the last of them and drop the rest
     return value
 
@@ -41,16 +42,19 @@ def plain_filter(expression: object) -> Any:
 def json_value(value: object) -> object:
     """A value as JSON can hold it: filters may have a column's values, such as times, and NumPy's and pandas' types.
 
-    The `default` of `json.dumps`: what it returns may have to be converted again. Raises TypeError for other values.
+    Missing ones, NaN, NaT and NA, are NaN, which no column takes. The `default` of `json.dumps`: what it returns may
+    have to be converted again. Raises TypeError for other values.
     """
     match value:
+        case np.generic() | date() | Decimal() if value != value:
+            return math.nan
         case np.datetime64():
             is_long = np.datetime_data(value)[0] in ("Y", "M")  # whose text has no day
             return str(value.astype("datetime64[D]") if is_long else value)
         case np.timedelta64():
             nanoseconds = int(value.astype("timedelta64[ns]").astype(np.int64))
             sign = "-" if nanoseconds < 0 else ""
-            return "NaT" if np.isnat(value) else f"{sign}PT{Decimal(abs(nanoseconds)).scaleb(-9):f}S"
+            return f"{sign}PT{Decimal(abs(nanoseconds)).scaleb(-9):f}S"
         case np.ndarray() if value.dtype.kind in "mM":
             return list(value) if value.ndim else value[()]
         case np.floating():
@@ -76,5 +80,7 @@ def json_value(value: object) -> object:
             return value.to_pylist()
         case _ if hasattr(value, "to_numpy"):  # pandas' and Polars' columns
             return value.to_numpy()
+        case _ if (value != value) is value:  # pandas' NA
+            return math.nan
         case _:
             raise TypeError(f"expected a value that JSON can hold, a time, or one of NumPy or pandas, got {value!r}")

@@ -256,12 +256,11 @@ def _search(collection: str, model: str | None, embedder: str | None, query: "Qu
     from api.build_service import build_service
     from api.search.engine import UnknownModel
 
-    by_id = all(part.image_id is not None and part.crop is None for part in query.parts)
-    with console.status("loading the index" if by_id else "loading the index and the model"):
+    with console.status("loading the index and the model" if query.needs_model else "loading the index"):
         settings = serve_settings(
             collection=collection, model=model and model_named(model), embedder=embedder and (embedder,)
         )
-        service = build_service(settings, load_model=UnknownModel if by_id else None)
+        service = build_service(settings, load_model=None if query.needs_model else UnknownModel)
     with closing(service):
         parts = tuple(_with_weight(part, service.engine.searcher) for part in query.parts)
         return service.search(replace(query, parts=parts))

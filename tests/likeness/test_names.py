@@ -13,6 +13,12 @@ def test_each_name_is_what_its_module_has(name: str) -> None:
     assert getattr(likeness, name).__name__ == name
 
 
+def test_a_star_imports_them_all() -> None:
+    names: dict[str, object] = {}
+    exec("from likeness import *", names)
+    assert names.keys() - {"__builtins__"} == {*dir(likeness)}
+
+
 def test_another_name_is_an_error() -> None:
     with pytest.raises(AttributeError, match="'likeness' has no attribute 'Similarity'"):
         _ = likeness.Similarity

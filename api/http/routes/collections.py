@@ -66,8 +66,7 @@ def collection_routes(runner: QueryRunner) -> APIRouter:
         query = await to_thread.run_sync(bodies.query_of, body)  # pictures in base64 may be large
         _require_no_ids(query)
         engines = await _engines(services, query)
-        has_vectors = bool(query.parts) and query.options.get("words") != "only"
-        as_one, watch = have_one_model(engines) or not has_vectors, Stopwatch()
+        as_one, watch = have_one_model(engines) or not query.needs_vectors, Stopwatch()
         if not as_one:
             _require_mergeable(query, engines)
         runner.admit(request, query.parts, searches=1 if as_one else len(names), cost=len(names))

@@ -27,7 +27,7 @@ from PIL import Image
 from api.access.keys import KeyRing, KeyScope, add_key
 from api.client import LikenessClient
 from api.client.query import Example, Search
-from api.errors import ClientError, RequestRefused, ServerUnreachable, TooBusy
+from api.errors import ClientError, RequestRefused, ServerUnavailable, ServerUnreachable
 from api.http import requests
 from api.http.app import create_app
 from api.local import listening, running
@@ -177,7 +177,6 @@ def test_invalid_arguments_are_not_sent(client: LikenessClient, server: Scripted
     wrong: list[tuple[dict[str, Any], type[Exception], str]] = [
         ({"image": tmp_path / "none.png"}, FileNotFoundError, r"none\.png"),
         ({"image": np.zeros((2, 2, 3))}, TypeError, "expected a picture as a path, .* or a PIL image, got ndarray"),
-        ({"embedding": [float("nan"), 1.0]}, ValueError, "not JSON compliant"),
         ({"text": "a", "filter": {"label": object()}}, TypeError, "expected a value that JSON can hold"),
     ]
     for search, error, message in wrong:
@@ -270,7 +269,7 @@ def test_a_batch_has_results_and_refusals_in_order(client: LikenessClient, serve
     assert first == RESULT
     assert isinstance(second, RequestRefused)
     assert (second.status, second.errors) == (422, [{"field": "k"}])
-    assert isinstance(third, TooBusy)
+    assert isinstance(third, ServerUnavailable)
     assert third.retry_after == 1.5
 
 
@@ -286,16 +285,18 @@ def test_options_apply_to_the_searches_of_a_batch_that_do_not_set_them(
 ) -> None:
     server.replies = [Reply(document={"results": [{"ok": ANSWER}] * 3})]
     searches: list[Any] = [{"text": "a"}, {"text": "b", "k": 1}, {"text": "c", "k": None}]
-    client.search_batch(searches, k=5, filter={"label": "x"})
+    client.search_batch(searches=searches, k=5, filter={"label": "x"})
     assert server.requests[0].document == {
         "searches": [{"k": k, "filter": {"label": "x"}, "text": text} for text, k in (("a", 5), ("b", 1), ("c", 5))]
     }
 
 
-def test_a_search_of_a_batch_that_is_not_a_mapping_is_refused(client: LikenessClient, server: ScriptedServer) -> None:
+def test_one_search_is_not_a_batch(client: LikenessClient, server: ScriptedServer) -> None:
     words: Any
-    for words in (["a red star"], {"text": "a red star"}):
-        with pytest.raises(TypeError, match=r"""in searches: expected searches, such as \{"text": "a red star"\}"""):
+    for words in ("a red star", {"text": "a red star"}):
+        with pytest.raises(
+            TypeError, match=r"got one search, .*a red star.*: expected a list of searches; use search\("
+        ):
             client.search_batch(words)
     assert not server.requests
 
@@ -317,6 +318,21 @@ def test_large_pictures_are_sent_in_smaller_batches(client: LikenessClient, serv
     assert client.embed_images(pictures())[:, 1].tolist() == [0.0, 0.0, 1.0, 0.0, 0.0]
     assert [len(request.document["images"]) for request in server.requests] == [2, 1, 2]
     assert read == [0, 0, 0, 1, 2]
+
+
+def test_a_picture_that_is_too_large_for_a_request_is_the_only_one_refused(
+    client: LikenessClient, server: ScriptedServer
+) -> None:
+    pictures = [b"GIF", bytes(13 * 2**20), b"GIF"]
+    one, too_large = Reply(document={"results": [{"ok": ANSWER}]}), problem("too-large", 413)
+    server.replies = [one, too_large, one]
+    first, second, third = client.search_batch({"image": picture} for picture in pictures)
+    assert [first, third] == [RESULT] * 2
+    assert isinstance(second, RequestRefused)
+    assert second.status == 413
+    server.replies = [embedded([1.0, 0.0]), too_large]
+    with pytest.raises(RequestRefused, match=r"^images\[1\]: why"):
+        client.embed_images(pictures)
 
 
 OTHER_MODEL = [embedded(*[[1.0, 0.0]] * 64), embedded([1.0, 0.0], fingerprint="f2")]
@@ -376,26 +392,33 @@ def test_transient_failures_are_retried(client: LikenessClient, server: Scripted
 
 
 @pytest.mark.parametrize(
-    ("failure", "retries", "requests", "retry_after"),
+    ("failure", "retries", "requests", "kind", "retry_after"),
     [
-        (problem("internal", 500), 3, 1, None),
-        (problem("url-unreachable", 502, retryable=False), 3, 1, None),
-        (problem("unauthorized", 401), 3, 1, None),
-        (problem("not-ready", 503), 1, 2, None),
-        (problem("not-ready", 503), 0, 1, None),
-        (problem("rate-limited", 429, {"Retry-After": "soon"}), 1, 2, None),
-        (problem("rate-limited", 429, {"Retry-After": "120"}), 3, 1, 120.0),  # longer than its time limit
+        (problem("internal", 500), 3, 1, ServerUnavailable, None),
+        (problem("url-unreachable", 502, retryable=False), 3, 1, RequestRefused, None),
+        (problem("unauthorized", 401), 3, 1, RequestRefused, None),
+        (problem("not-ready", 503), 1, 2, ServerUnavailable, None),
+        (problem("not-ready", 503), 0, 1, ServerUnavailable, None),
+        (Reply(status=504, data=b"<html>"), 0, 1, ServerUnavailable, None),
+        (problem("rate-limited", 429, {"Retry-After": "soon"}), 1, 2, ServerUnavailable, None),
+        (problem("rate-limited", 429, {"Retry-After": "120"}), 3, 1, ServerUnavailable, 120.0),  # longer than its limit
     ],
 )
 def test_permanent_failures_are_not_retried_nor_others_more_than_the_limit(
-    server: ScriptedServer, failure: Reply, retries: int, requests: int, retry_after: float | None
+    server: ScriptedServer,
+    failure: Reply,
+    retries: int,
+    requests: int,
+    kind: type[RequestRefused | ServerUnavailable],
+    retry_after: float | None,
 ) -> None:
+    """What may pass is of another class than what is wrong with the request, whether or not it was retried."""
     server.replies = [failure]
-    with LikenessClient(server.url, retries=retries) as client, pytest.raises(RequestRefused) as caught:
+    with LikenessClient(server.url, retries=retries) as client, pytest.raises(kind) as caught:
         client.search(text="a")
     assert (caught.value.status, len(server.requests)) == (failure.status, requests)
-    assert (type(caught.value) is TooBusy) is (failure.status == 429)
-    assert getattr(caught.value, "retry_after", None) == retry_after
+    assert isinstance(caught.value, ServerUnreachable) is (kind is ServerUnavailable)
+    assert caught.value.retry_after == retry_after
 
 
 @pytest.mark.parametrize("failure", [problem("not-ready", 503), problem("overloaded", 429), Reply(hang_up=True)])
@@ -631,7 +654,7 @@ def test_keys_allow_what_their_scopes_say(service: SearchService, tmp_path: Path
             assert served.search(text="a").matches
             with pytest.raises(RequestRefused, match=r"expected a key of scope admin.*forbidden"):
                 served.rollback()
-            with pytest.raises(TooBusy) as caught:
+            with pytest.raises(ServerUnavailable) as caught:
                 served.search(text="a")
     assert caught.value.type == "urn:likeness:problem:rate-limited"
     assert caught.value.retry_after is not None

@@ -21,7 +21,7 @@ from api.deployment.application import run, serve_app, shard_application
 from api.deployment.capacity import empty_shards, shard_memory, shortage
 from api.deployment.searcher import SearcherReplica, open_sharded
 from api.deployment.shard_calls import ShardCaller
-from api.errors import RequestRefused
+from api.errors import ServerUnavailable
 from api.http.app import create_app
 from api.local import running
 from api.settings import Replicas, ServeSettings
@@ -173,7 +173,7 @@ def test_with_a_lost_shard_a_search_fails_or_is_partial_as_the_caller_chose(url:
     with LikenessClient(url, retries=0) as client:
         found = client.search(embedding=vector(), allow_partial=True)
         assert (found.searched, found.ntotal) == (798 - len(lost_ids), 798)
-        with pytest.raises(RequestRefused, match="shard 2 does not answer"):
+        with pytest.raises(ServerUnavailable, match="shard 2 does not answer"):
             client.search(embedding=vector())
     counted = re.search(r'likeness_lost_shards_total\{shard="2"\} (\d+)', httpx.get(f"{url}/metrics").text)
     assert counted is not None

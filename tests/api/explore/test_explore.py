@@ -93,13 +93,13 @@ def test_a_picture_query_may_have_many_forms(likeness: Likeness, kind: str, tmp_
 
 def test_many_searches_at_once(likeness: Likeness) -> None:
     queries: list[Any] = [URL, "green.png", "a red star", BLUE]
-    found = likeness.search_batch(queries, k=2, fields=["width"])
+    found: Any = likeness.search_batch(queries, k=2, fields=["width"])
     assert [each.matches for each in found] == [
         likeness.search(query, k=2, fields=["width"]).matches for query in queries
     ]
     assert found[0][0].metadata == {"width": 48}
     searches: list[Any] = [{"id": "green.png"}, {"text": "a red star", "k": 1, "fields": None}, "green.png"]
-    found = likeness.search_batch(searches, k=2, offset=1, fields=["width"])
+    found = likeness.search_batch(searches=searches, k=2, offset=1, fields=["width"])
     assert [[match.image_id for match in each] for each in found] == [
         [match.image_id for match in likeness.search("green.png", k=2, offset=1)],
         [match.image_id for match in likeness.search("a red star", k=1, offset=1)],
@@ -179,9 +179,9 @@ def test_a_folder_is_not_searched_as_words(likeness: Likeness, tmp_path: Path, m
         ((), {"queries": [{"weight": 2.0}]}, TypeError, "expected one of url, .* in each of the queries, got none"),
         (
             (),
-            {"queries": [{"id": "red.png", "txt": "blue"}]},
+            {"queries": [{"id": "red.png", "text": "blue"}]},
             TypeError,
-            "one of url, .* of the queries, got id, txt",
+            "one of url, .* of the queries, got id, text",
         ),
         (("red.png",), {"fields": "label"}, Problem, 'fields: expected a list of columns, got "label"'),
         (("red.png",), {"crop": 5}, TypeError, r"got crop 5: expected \[x, y, width, height\] as fractions"),
@@ -228,6 +228,7 @@ def test_the_model_is_loaded_once_by_the_first_query_of_it(searcher: Searcher, f
     likeness = Likeness(searcher, load := Mock(side_effect=slow_load), fetcher=fetcher)
     likeness.search("red.png")
     likeness.search(searcher.vector("red.png"))
+    assert [match.image_id for match in likeness.search(text="red", words="only")] == ["red.png"]
     assert load.call_count == 0
     likeness.search_batch(["a red star", "a blue moon", png((1, 2, 3))])
     assert load.call_count == 1
@@ -236,7 +237,7 @@ def test_the_model_is_loaded_once_by_the_first_query_of_it(searcher: Searcher, f
 def test_without_its_model_a_collection_says_what_still_works(searcher: Searcher, fetcher: RecordingFetcher) -> None:
     lost = Likeness(searcher, Mock(side_effect=ModelError("there is no model 'lost'")), fetcher=fetcher)
     assert len(lost.search("red.png")) == 3
-    with pytest.raises(ModelError, match=r"no model 'lost'\. Searches by id and by vector work without.*model="):
+    with pytest.raises(ModelError, match=r"no model 'lost'\. Searches by id, by vector and for words=.only.*model="):
         lost.search("a red star")
     with pytest.raises(OtherModelError, match=r"expected model 'fake' .*work without a model"):
         Likeness(searcher, lambda: FakeEmbedder(side=64), fetcher=fetcher).search("a red star")
@@ -289,6 +290,8 @@ def test_a_collection_that_has_moved_is_opened_and_a_missing_one_refused(tmp_pat
         Likeness.open(tmp_path / "a file")
     moved = Likeness.open(str(tmp_path / "there"))
     assert "4 images, index version 000001, model fake" in repr(moved)
+    with pytest.raises(ModelError, match="got embedder 'a:B': expected none, as the index has vectors of fake"):
+        Likeness.open(tmp_path / "there", embedder="a:B")
     page = html_of(moved.search("red.png"))
     assert page.sources == []
     assert any("3 pictures cannot be shown" in text for text in page.texts)

@@ -2,9 +2,11 @@
 
 import datetime as dt
 import math
+import re
 from collections import UserDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -16,12 +18,12 @@ import pyarrow as pa
 import pytest
 
 from api.client import LikenessClient
-from api.errors import ClientError, Problem
+from api.errors import ApiError, ClientError, Problem, RequestRefused
 from api.explore import Likeness
 from api.http.app import create_app
 from api.local import running
+from api.search.query import Matches
 from index.collection import Collection
-from index.errors import QueryError
 from index.search import Searcher
 from jobs.embedding.model_source import model_record
 from tests.support.collections.hand_made import add_version, rows, unit_vectors
@@ -36,6 +38,7 @@ COLUMNS: dict[str, Any] = {
     "price": pa.array([Decimal(f"{number}.10") for number in range(ROWS)], pa.decimal128(30, 20)),
     "flag": pa.array([True, False] * 3),
     "word": pa.array([*"abcde", None]),
+    "nothing": pa.nulls(ROWS),
     "tags": pa.array([["x", str(number)] for number in range(ROWS)]),
     "taken": pa.array(DAYS, pa.timestamp("ns", "UTC")),
     "day": pa.array([day.date() for day in DAYS]),
@@ -155,19 +158,48 @@ def test_options_may_have_values_of_other_libraries(
         ({"facets": iter(["word"])}, "a list of columns|a value that JSON can hold"),
         ({"fields": 7}, "fields: expected a list"),
         ({"queries": pd.DataFrame({"id": ["1"]})}, "in queries: expected a list of examples"),
-        ({"queries": [{"id": "1", "weight": math.nan}]}, "weight is nan: expected a finite|without NaN and infinity"),
-        ({"embedding": [math.nan] * 16}, "expected finite numbers|without NaN and infinity"),
+        *(
+            ({"queries": [{"id": "1", "weight": weight}]}, "weight(:| is .*:) expected a (finite )?number")
+            for weight in (math.nan, math.inf, "2", True, 101)
+        ),
+        ({"embedding": [math.nan] * 16}, "expected finite numbers|embedding.0: expected a finite number"),
     ],
 )
 def test_wrong_searches_are_refused_with_what_was_expected(
     likeness: Likeness, client: LikenessClient, search: dict[str, Any], message: str
 ) -> None:
     for each in (likeness.search, client.search):
-        with pytest.raises((TypeError, ValueError, QueryError, Problem, ClientError), match=message):
+        with pytest.raises((TypeError, ValueError, Problem, ClientError), match=message):
             each(**search)
 
 
-@pytest.mark.parametrize("value", [object(), pa.scalar(1), 1j, b"a", iter([1]), Path, bytearray(b"a"), pd.NA])
+@pytest.mark.parametrize(
+    "search",
+    [
+        {"id": "0", "k": 0},
+        {"id": "0", "offset": -1},
+        {"id": "0", "min_score": 7},
+        {"id": "0", "words": "both"},
+        {"id": "0", "sort": "nowhere"},
+        {"id": "0", "filter": {"nowhere": 1}},
+        {"queries": [{"id": "0"}, {"id": "0", "weight": -1}]},
+        {"queries": [{"id": "0", "weight": 101}]},
+        {"id": "none"},
+        {"text": " "},
+        {"image": b"no picture"},
+    ],
+)
+def test_a_wrong_query_is_one_kind_of_error_with_the_type_that_the_server_gives(
+    likeness: Likeness, client: LikenessClient, search: dict[str, Any]
+) -> None:
+    with pytest.raises(Problem) as ours:
+        likeness.search(**search)
+    with pytest.raises(RequestRefused) as theirs:
+        client.search(**search)
+    assert (ours.value.type, ours.value.status) == (theirs.value.type, theirs.value.status)
+
+
+@pytest.mark.parametrize("value", [object(), pa.scalar(1), 1j, b"a", iter([1]), Path, bytearray(b"a")])
 def test_other_values_are_refused_alike(likeness: Likeness, client: LikenessClient, value: Any) -> None:
     vector = likeness.searcher.vector("0")
     message = "expected a value that JSON can hold, a time, or one of NumPy or"
@@ -179,20 +211,33 @@ def test_other_values_are_refused_alike(likeness: Likeness, client: LikenessClie
 
 
 @pytest.mark.parametrize(
-    ("where", "got"),
+    ("where", "refusal"),
     [
-        ({"taken": pd.NaT}, "got 'NaT'"),
-        ({"taken": {"$in": [np.datetime64("NaT")]}}, "got 'NaT'"),
-        ({"length": np.timedelta64("NaT")}, "got 'NaT'"),
-        ({"number": "3"}, "got '3'"),
-        ({"number": np.float32("nan")}, "got NaN"),
-        ({"share": {"$in": {math.nan}}}, "got NaN"),
-        ({"price": Decimal("NaN")}, "got 'NaN'"),
+        ({"number": "3"}, "a number for $eq of column 'number' (int64), got '3'"),
+        ({"number": {"$gt": pd.NA}}, "a number for $gt of column 'number' (int64), got NaN"),
+        *(
+            ({column: {operator: [value] if operator == "$in" else value}}, f"{operator} of column '{column}' ({kind})")
+            for value in (pd.NaT, pd.NA, math.nan, np.float32("nan"), np.datetime64("NaT"), Decimal("NaN"))
+            for operator in ("$ne", "$in")
+            for column, kind in (("word", "string"), ("number", "int64"), ("taken", "timestamp[us, tz=UTC]"))
+        ),
+        ({"length": np.timedelta64("NaT")}, "$eq of column 'length' (duration[us])"),
+        ({"share": {"$in": {math.nan}}}, "$in of column 'share' (float)"),
+        ({"number": {"$nin": pd.array([1, None], dtype="Int64")}}, "$nin of column 'number' (int64)"),
+        ({"nothing": {"$ne": pd.NaT}}, "$ne of column 'nothing' (null)"),
     ],
 )
-def test_values_without_a_meaning_are_refused(likeness: Likeness, where: Any, got: str) -> None:
-    with pytest.raises(Problem, match=got):
-        likeness.search("0", filter=where)
+def test_values_without_a_meaning_are_refused(
+    likeness: Likeness, client: LikenessClient, where: Any, refusal: str
+) -> None:
+    """Missing ones of other libraries too, of which only None is a value, by their column and in all ways to search."""
+    if ", got " not in refusal:
+        refusal = f"(for a missing value use null, in Python None) for {refusal}, got NaN"
+    queries: list[tuple[Callable[..., object], dict[str, Any]]]
+    queries = [(likeness.search, {"id": "0"}), (client.search, {"id": "0"}), (client.search, {"image": PNG})]
+    for search, query in queries:
+        with pytest.raises((Problem, RequestRefused), match=re.escape(refusal)):
+            search(**query, filter=where)
 
 
 PNG = png((1, 2, 3))
@@ -219,6 +264,48 @@ def test_several_queries_are_no_vector(likeness: Likeness, query: Any, message: 
             call(query)
 
 
+@pytest.mark.parametrize("value", ["blue", None])
+def test_keywords_that_would_have_no_effect_are_refused_alike(
+    likeness: Likeness, client: LikenessClient, value: str | None
+) -> None:
+    unknown: dict[str, Any] = {"id": "0", "txt": value}
+    each: Any
+    for each in (likeness, client):
+        calls: list[Callable[[], object]] = [
+            partial(each.search, **unknown),
+            partial(each.search, queries=[unknown]),
+            partial(each.search_batch, [{"id": "0"}], txt=value),
+        ]
+        for call in calls:
+            with pytest.raises(TypeError, match="got txt: expected keywords among"):
+                call()
+
+
+def test_a_wrong_search_of_a_batch_has_its_error_in_its_place(likeness: Likeness, client: LikenessClient) -> None:
+    expected: list[tuple[dict[str, Any], type[Exception] | None, str]] = [
+        ({"id": "0"}, None, ""),
+        ({"text": ""}, ApiError, "text: expected words that say what to look for"),
+        ({"image": "/nowhere.png"}, FileNotFoundError, "/nowhere.png"),
+        ({"id": "none"}, ApiError, 'has no image "none"'),
+        ({"id": "1", "k": 0}, ApiError, "k: expected a whole number from 1 to"),
+        ({"id": "1", "txt": None}, TypeError, "got txt: expected keywords among"),
+        ({"image": "http://a.example/"}, ValueError, "use url="),
+        ({"id": "2"}, None, ""),
+    ]
+    searches: Any = [search for search, _, _ in expected]
+    for found in (likeness.search_batch(searches, k=3), client.search_batch(iter(searches), k=3)):
+        for outcome, (search, error, message) in zip(found, expected, strict=True):
+            if error is None:
+                assert isinstance(outcome, Matches)
+                nearest = [match.image_id for match in likeness.search(id=search["id"], k=3)]
+                assert [match.image_id for match in outcome] == nearest
+            else:
+                assert isinstance(outcome, error)
+                assert message in str(outcome)
+    for found in (likeness.search_batch([]), client.search_batch([]), client.search_batch([{"image": "/nowhere.png"}])):
+        assert all(isinstance(outcome, FileNotFoundError) for outcome in found)
+
+
 def test_an_image_and_an_embedding_are_one_each(likeness: Likeness, client: LikenessClient) -> None:
     several: Any = ["a.png", "b.png"]
     for search in (likeness.search, client.search):
@@ -226,6 +313,8 @@ def test_an_image_and_an_embedding_are_one_each(likeness: Likeness, client: Like
             search(embedding=several)
         with pytest.raises(TypeError, match="expected a picture as a path, a file's bytes or a PIL image, got list"):
             search(image=several)
+        with pytest.raises(ValueError, match=r"expected a picture as .*'http://a\.example/b\.png': use url="):
+            search(image="http://a.example/b.png")
     for name in ("id", "text", "url"):
         query: Any = {name: several}
         with pytest.raises(TypeError, match=rf"got {name} \['a.png', 'b.png'\]: expected one string; search_batch"):

@@ -391,7 +391,7 @@ def test_the_client_searches_several_collections(unchanged: Path) -> None:
         assert (found.searched, found.ntotal) == (6, 6)
         row = found.to_pandas().iloc[0]
         assert (row["collection"], row["rank"], row["metadata.collection"]) == ("birds", 1, "birds")
-        nothing = client.search_collections(["art", "birds"], text="star", filter={"collection": "no"})
+        nothing = client.search_collections(collections=["art", "birds"], text="star", filter={"collection": "no"})
         assert {"collection", "rank", "image_id"} <= {*nothing.to_pandas().columns}
         of_models = client.search_collections(["art", "dogs"], text="star", k=2)
         assert (of_models.model, set(of_models.collections)) == (None, {"art", "dogs"})

@@ -50,8 +50,8 @@ def test_a_new_empty_or_existing_folder_is_accepted(tmp_path: Path) -> None:
     (tmp_path / ".gitkeep").touch()
     assert Collection.create_or_open(str(tmp_path)).runs() == []
     assert Collection.create_or_open(str(tmp_path / "deep" / "new")).runs() == []
-    assert Collection.create_or_open(str(tmp_path / "deep" / "new")).live_rows().num_rows == 0
-    assert Collection.open(str(tmp_path / "deep" / "new")).current() is None
+    assert Collection.create_or_open(tmp_path / "deep" / "new").live_rows().num_rows == 0
+    assert Collection.open(tmp_path / "deep" / "new").current() is None
 
 
 def test_a_run_counts_once_it_is_committed(collection: Collection) -> None:

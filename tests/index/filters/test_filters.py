@@ -141,6 +141,8 @@ COMPARISONS = "$eq, $ne, $in, $nin, $gt, $gte, $lt, $lte, $prefix, $match, $exis
         ({"score": {"$lt": math.nan}}, "column 'score' (double): $lt takes a number, got NaN"),
         ({"label": {"$in": "cat"}}, "column 'label' (string): $in takes a list, got 'cat'"),
         ({"label": {"$nin": ["cat", ["dog"]]}}, "column 'label' (string): $nin takes text, got a list"),
+        ({"label": ["cat", "dog"]}, "column 'label' (string): $eq takes text (for a list use $in), got a list"),
+        ({"width": {"$ne": [1]}}, "column 'width' (int32): $ne takes a number (for a list use $nin), got a list"),
         ({"label": "\ud800"}, "column 'label' (string): $eq takes text, got '\\ud800'"),
         ({"label": {"$exists": 1}}, "column 'label' (string): $exists takes true or false, got 1"),
         ({"public": 1}, "column 'public' (bool): $eq takes true or false, got 1"),
@@ -151,7 +153,7 @@ COMPARISONS = "$eq, $ne, $in, $nin, $gt, $gte, $lt, $lte, $prefix, $match, $exis
             {"exif": {"$in": []}},
             "column 'exif' (struct<iso: int64>): it holds nested values, which filters cannot look into: only $exists",
         ),
-        ({"empty": []}, "column 'empty' (null): $eq takes text, a number, true or false, got an empty list"),
+        ({"empty": []}, "$eq takes text, a number, true or false (for a list use $in), got an empty list"),
         ({"$or": [{"$and": [{"label": "cat"}] * 110}] * 110}, "at most 10,000 conditions and 100,000 values"),
         ({"label": {"$in": ["cat"] * 200_000}}, "at most 10,000 conditions and 100,000 values"),
     ],
@@ -232,7 +234,7 @@ def test_deep_operands_are_refused() -> None:
         matching({"width": inside})
     with pytest.raises(FilterError, match="nested deeper than 32 levels"):
         matching({"width": operand})
-    with pytest.raises(FilterError, match=r"\$eq takes a number, got a list"):
+    with pytest.raises(FilterError, match=r"\$eq takes a number \(for a list use \$in\), got a list"):
         matching({"width": [[[1]]]})
     endless: dict[str, Any] = {}
     endless["$not"] = endless

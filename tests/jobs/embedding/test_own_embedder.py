@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import httpx
 import numpy as np
@@ -239,6 +240,15 @@ def test_a_histogram_in_a_notebook(embed: Callable[..., Result], folder: Path) -
         assert len(likeness.search(id="red.png").matches) == 2
         with pytest.raises(ModelError, match=f"{NOT_NAMED}.*in Python embedder="):
             likeness.search(folder / "pictures/green.png")
+    wrong: Any
+    error: type[Exception]
+    for wrong, error, message in (
+        (ModelSource, TypeError, "got embedder <class .*: expected the name of a class, such as"),
+        ("", ModelError, f"got embedder '': expected '{HISTOGRAM}', as the index has vectors of {HISTOGRAM}"),
+        ("palette:Worded", ModelError, f"got embedder 'palette:Worded': expected '{HISTOGRAM}', as the index"),
+    ):
+        with pytest.raises(error, match=message):
+            Likeness.open("c", embedder=wrong)
 
 
 def test_a_class_with_embed_texts_searches_by_words(run: Run, embed: Callable[..., Result]) -> None:

@@ -182,7 +182,7 @@ def test_nested_values_are_refused(searcher: Searcher, name: str, condition: obj
         ({"time64": 12}, r"takes a time of day"),
         ({"span": "soon"}, r"\$eq takes seconds, or a duration such as 'PT1M30S', got 'soon'"),
         ({"texts": 1}, r"\$eq takes text, got 1"),
-        ({"texts": ["x"]}, r"\$eq takes text, got a list"),
+        ({"texts": ["x"]}, r"\$eq takes text \(for a list use \$in\), got a list"),
     ],
 )
 def test_operands_of_another_kind_are_refused(searcher: Searcher, where: dict[str, Any], message: str) -> None:

@@ -128,7 +128,7 @@ def test_search_by_words(run: Run, collection: Path) -> None:
     assert [match["score"] for match in matches] == sorted((match["score"] for match in matches), reverse=True)
 
 
-def test_search_by_id_loads_no_model(
+def test_search_by_id_or_for_words_alone_loads_no_model(
     run: Run, collection: Path, pictures: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("embedder.models.load.conversion_folder", lambda *_, **__: pytest.fail("a model was loaded"))
@@ -144,6 +144,8 @@ def test_search_by_id_loads_no_model(
     assert blue["image_id"] == "blue.png"
     for distinct in ("True", "false", "0.98"):
         assert matches_of(run, collection, "--like", "red.png", "--distinct", distinct) == matches
+    (red,) = matches_of(run, collection, "--text", "red", "--words", "only")
+    assert red["image_id"] == "red.png"
     table = run("search", collection, "--like", "red.png", "--distinct", "-1").out.splitlines()
     assert table[0].split() == ["rank", "score", "percentile", "image_id", "uri", "duplicates", "label", "weight"]
     assert best["percentile"] > second["percentile"]
