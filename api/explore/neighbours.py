@@ -100,8 +100,13 @@ class Neighbours(Matches):
         return pa.Table.from_pylist(self.rows(), schema=schema)
 
     def to_pandas(self) -> "pd.DataFrame":
-        frame: pd.DataFrame = self.to_arrow().to_pandas()
-        return frame
+        """Like `to_arrow`. Whole numbers with gaps are of pandas' type Int64, UInt64 or a smaller one, because as
+        floats they would be rounded; `words` are dictionaries.
+        """
+        table = self.to_arrow()
+        frame: pd.DataFrame = table.to_pandas(integer_object_nulls=True, maps_as_pydicts="strict")
+        gaps = [field for field in table.schema if pa.types.is_integer(field.type) and table[field.name].null_count]
+        return frame.astype({field.name: str(field.type).replace("i", "I").replace("u", "U") for field in gaps})
 
     def _match_card(self, match: Match) -> Card:
         label, own_label = match.metadata.get("label"), self.labels.get(match.image_id)

@@ -242,12 +242,27 @@ class Matches(Sequence[Match]):
     def to_pandas(self) -> "pd.DataFrame":
         """A row for each match: its rank, its fields, then the metadata.
 
-        A metadata column with one of these names is called "metadata.<name>".
+        A metadata column with one of these names is called "metadata.<name>". Whole numbers with gaps are of pandas'
+        type Int64 or UInt64, because as floats they would be rounded.
         """
         import pandas as pd
 
         rows = self.rows()
-        return pd.DataFrame(rows, columns=None if rows else list(self.COLUMNS))
+        names = dict.fromkeys(name for row in rows for name in row) or self.COLUMNS
+        return pd.DataFrame({name: _frame_column([row.get(name) for row in rows]) for name in names})
+
+
+def _frame_column(values: list[Any]) -> Any:
+    """The values, as pandas holds them exactly."""
+    import pandas as pd
+
+    if None not in values or pd.api.types.infer_dtype(values, skipna=True) != "integer":
+        return values
+    numbers = [value for value in values if value is not None]
+    for kind in (np.int64, np.uint64):
+        if np.iinfo(kind).min <= min(numbers) and max(numbers) <= np.iinfo(kind).max:
+            return pd.array(values, "Int64" if kind is np.int64 else "UInt64")
+    return values
 
 
 @dataclass(frozen=True, kw_only=True)
