@@ -40,9 +40,11 @@ from embedder.protocol import Embedder
 from index.collection import Collection
 from index.collection.rows import FIXED_COLUMNS
 from index.errors import QueryError
+from index.filters.columns import Column
 from index.matches import Match
 from index.queries import mix
 from index.search import Searcher
+from index.search.set_columns import group_type
 from index.storage.picture_reader import PictureReader
 from index.versions.servable import open_last_good
 
@@ -142,6 +144,7 @@ class Likeness:
         result = self._service.search(Query(parts=tuple(part.part for part in parts), options=options_in(search)))
         schema, fields = self.searcher.segments.schema, search.get("fields")
         columns = [name for name in schema.names if name not in FIXED_COLUMNS] if fields is None else fields
+        group_by = search.get("group_by")
         return Neighbours(
             **{
                 name: getattr(result, name)
@@ -149,6 +152,7 @@ class Likeness:
             },
             parts=parts,
             metadata=pa.schema([schema.field(name) for name in dict.fromkeys(columns)]),
+            group_type=pa.null() if group_by is None else group_type(Column.of(schema.field(group_by))),
             version=result.version,
             ntotal=result.ntotal,
             thumbnail=self.thumbnail,

@@ -47,12 +47,14 @@ class QueryPart:
 class Neighbours(Matches):
     """Matches with their query. A notebook shows them as a grid of pictures.
 
-    `metadata` are the source's columns, `version` is the index version, which has `ntotal` images, and `labels` are
-    your own, by id. For a picture that cannot be read, the grid gives the reason.
+    `metadata` are the source's columns, `group_type` is the type of groups, null without `group_by`. `version` is the
+    index version, which has `ntotal` images, and `labels` are your own, by id. For a picture that cannot be read, the
+    grid gives the reason.
     """
 
     parts: tuple[QueryPart, ...]
     metadata: pa.Schema
+    group_type: pa.DataType
     version: str
     ntotal: int
     thumbnail: Thumbnail
@@ -94,7 +96,7 @@ class Neighbours(Matches):
         hints = {"rank": int, **get_type_hints(Match)}
         types = {name: _arrow_type(hints[name]) for name in MATCH_COLUMNS if name not in ("group", "words")}
         types["words"] = pa.map_(pa.string(), pa.list_(pa.string()))
-        types["group"] = pa.array([match.group for match in self]).type
+        types["group"] = self.group_type
         metadata = [(metadata_column(field.name), field.type) for field in self.metadata]
         schema = pa.schema([*((name, types[name]) for name in MATCH_COLUMNS), *metadata])
         return pa.Table.from_pylist(self.rows(), schema=schema)

@@ -8,7 +8,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from index.collection.rows import is_list
+from index.collection.rows import is_list, is_time
 from index.errors import OptionError
 from index.filters.columns import OPAQUE, Column, list_columns
 from index.filters.facets import is_countable
@@ -53,6 +53,11 @@ def can_sort(column: Column) -> bool:
 def can_group(column: Column) -> bool:
     """Whether images can be grouped by its values, or by the days of its times."""
     return can_sort(column) and is_countable(column.element)
+
+
+def group_type(column: Column) -> pa.DataType:
+    """The type of the groups that answers show: days are texts."""
+    return pa.string() if is_time(column.element) else column.comparison_type
 
 
 def _can_count(column: Column) -> bool:

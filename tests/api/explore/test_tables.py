@@ -1,5 +1,6 @@
 """Tables of matches: a notebook and a client make the same data frames, and all pages of a search fit together."""
 
+import datetime as dt
 from collections.abc import Iterator
 from typing import Any
 
@@ -24,6 +25,8 @@ COLUMNS: dict[str, Any] = {
     "unsigned": pa.array([None, 1, LARGER, LARGER - 1], pa.uint64()),
     "whole": pa.array([LARGE, 1, 2, 3]),
     "lists": pa.array([[LARGE, None], [1, 2], None, [LARGE]]),
+    "label": pa.array(["x", None, "y", "z"]),
+    "taken": pa.array([None if day == 2 else dt.datetime(2024, 5, day) for day in (1, 2, 3, 4)], pa.timestamp("us")),
     "shares": pa.array([0.5, None, 1.0, 2.0]),
 }
 
@@ -56,3 +59,17 @@ def test_whole_numbers_with_gaps_stay_exact(likeness: Likeness, client: Likeness
 def test_words_are_dictionaries_in_a_frame(likeness: Likeness, client: LikenessClient) -> None:
     for frame in (likeness.search(text="red", k=1).to_pandas(), client.search(text="red", k=1).to_pandas()):
         assert [{name: [*words] for name, words in found.items()} for found in frame["words"]] == [{"uri": ["red"]}]
+
+
+@pytest.mark.parametrize(
+    ("column", "expected"),
+    [
+        ("unsigned", [None, 1, LARGER, LARGER - 1]),
+        ("signed", [LARGE, None, -1, LARGE - 1]),
+        ("taken", ["2024-05-01", None, "2024-05-03", "2024-05-04"]),
+        ("label", ["x", None, "y", "z"]),
+    ],
+)
+def test_all_pages_of_a_grouped_search_have_one_schema(likeness: Likeness, column: str, expected: list[Any]) -> None:
+    pages = [likeness.search(group_by=column, k=1, offset=offset).to_arrow() for offset in range(5)]
+    assert pa.concat_tables(pages)["group"].to_pylist() == expected
