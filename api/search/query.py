@@ -1,7 +1,8 @@
 """A parsed query, and its result."""
 
 import math
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, cast, get_args, overload
@@ -36,6 +37,7 @@ _ONE_LIST: Final = (*OF_VECTORS, "sort", "group_by")
 """With these, vectors and words do not become one list."""
 Words = Literal["auto", "off", "only"]
 _WORDS: Final = get_args(Words)
+_PREFIXES: Final = re.compile(r"^(metadata\.)+")
 _OF_A_PAGE: Final = frozenset({"k", "offset", "fields", "facets", "cursor", "allow_partial"})
 
 
@@ -235,7 +237,7 @@ class Matches(Sequence[Match]):
         return [
             {"rank": rank}
             | {name: getattr(match, name) for name in MATCH_COLUMNS[1:]}
-            | {metadata_column(name): value for name, value in match.metadata.items()}
+            | {metadata_column(name, self.COLUMNS): value for name, value in match.metadata.items()}
             for rank, match in enumerate(self.matches, start=self.first)
         ]
 
@@ -298,12 +300,11 @@ class CollectionsResult(Matches):
 
     def rows(self) -> list[dict[str, Any]]:
         """Like those of a search in one, after the match's `collection`."""
-        return [
-            {"collection": name} | {"metadata.collection" if key == "collection" else key: row[key] for key in row}
-            for row, name in zip(super().rows(), self.collections, strict=True)
-        ]
+        return [{"collection": name} | row for row, name in zip(super().rows(), self.collections, strict=True)]
 
 
-def metadata_column(name: str) -> str:
-    """The name of a metadata column in a table of matches."""
-    return f"metadata.{name}" if name in MATCH_COLUMNS else name
+def metadata_column(name: str, taken: Collection[str] = MATCH_COLUMNS) -> str:
+    """The name of a metadata column in a table of matches, which has columns with the `taken` names. "metadata.rank" is
+    renamed as "rank" is, so that both can be there.
+    """
+    return f"metadata.{name}" if _PREFIXES.sub("", name) in taken else name

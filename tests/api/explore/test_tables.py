@@ -27,6 +27,8 @@ COLUMNS: dict[str, Any] = {
     "lists": pa.array([[LARGE, None], [1, 2], None, [LARGE]]),
     "label": pa.array(["x", None, "y", "z"]),
     "taken": pa.array([None if day == 2 else dt.datetime(2024, 5, day) for day in (1, 2, 3, 4)], pa.timestamp("us")),
+    "rank": pa.array([10, 20, 30, 40]),
+    "metadata.rank": pa.array(["i", "ii", "iii", "iv"]),
     "shares": pa.array([0.5, None, 1.0, 2.0]),
 }
 
@@ -73,3 +75,9 @@ def test_words_are_dictionaries_in_a_frame(likeness: Likeness, client: LikenessC
 def test_all_pages_of_a_grouped_search_have_one_schema(likeness: Likeness, column: str, expected: list[Any]) -> None:
     pages = [likeness.search(group_by=column, k=1, offset=offset).to_arrow() for offset in range(5)]
     assert pa.concat_tables(pages)["group"].to_pylist() == expected
+
+
+def test_no_two_columns_have_one_name(likeness: Likeness, client: LikenessClient) -> None:
+    for frame in (likeness.search().to_pandas(), client.search().to_pandas()):
+        ranks = frame[["rank", "metadata.rank", "metadata.metadata.rank"]]
+        assert ranks.to_numpy().tolist() == [[1, 10, "i"], [2, 20, "ii"], [3, 30, "iii"], [4, 40, "iv"]]
