@@ -15,8 +15,8 @@ from api.client.query import (
     Body,
     ImageLike,
     Search,
-    check_is_list,
     image_base64,
+    items_of,
     search_body,
     search_json,
     to_json,
@@ -88,7 +88,8 @@ class LikenessClient:
 
         `options` apply to those that do not set them. Raises TypeError for a search that is not a mapping.
         """
-        sent = (search_json(with_options(search, options)) for search in searches)
+        items = items_of(searches, "search", "a list of searches; use search(…) for one")
+        sent = (search_json(with_options(search, options)) for search in items)
         results: list[SearchResult | RequestRefused] = []
         for answer in self._send_batches("/search/batch", "searches", sent):
             results += _outcomes(answer, _search_result)
@@ -99,13 +100,12 @@ class LikenessClient:
 
         Takes any number of pictures and sends 64 at a time; from an iterator it reads no more than that ahead.
         """
-        check_is_list(images, "picture", "a list of pictures")
-        return self._embed("images", (to_json(image_base64(image)) for image in images))
+        items = items_of(images, "picture", "a list of pictures")
+        return self._embed("images", (to_json(image_base64(image)) for image in items))
 
     def embed_texts(self, texts: Iterable[str]) -> npt.NDArray[np.float32]:
         """`(n, dim)` float32, unit norm. Raises RequestRefused if the model does not take text."""
-        check_is_list(texts, "text", "a list of texts")
-        return self._embed("texts", map(to_json, texts))
+        return self._embed("texts", map(to_json, items_of(texts, "text", "a list of texts")))
 
     def image(self, image_id: str) -> dict[str, Any]:
         """An image's row by column name, including metadata; times are ISO 8601."""

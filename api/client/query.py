@@ -6,7 +6,7 @@ import base64
 import io
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, cast
@@ -64,10 +64,16 @@ def with_options(search: Search, options: QueryOptions) -> Search:
     return cast(Search, {**options, **{name: value for name, value in search.items() if value is not None}})
 
 
-def check_is_list(given: object, one: str, expected: str) -> None:
-    """TypeError for one thing where a list is expected, because its letters, bytes or keys would pass for items."""
-    if isinstance(given, str | bytes | bytearray | memoryview | os.PathLike | Mapping) or _is_pil_image(given):
+def items_of(given: Any, one: str, expected: str) -> Iterable[Any]:
+    """The items of a list, an iterator or a column. TypeError for one thing where a list is `expected`, because its
+    letters, bytes or keys would pass for items, and for a table, whose items are the names of its columns.
+    """
+    if hasattr(given, "columns"):
+        raise TypeError(f"got a table, a {type(given).__name__}, not one of its columns: expected {expected}")
+    one_thing = isinstance(given, str | bytes | bytearray | memoryview | os.PathLike | Mapping) or _is_pil_image(given)
+    if one_thing or not isinstance(given, Iterable):
         raise TypeError(f"got one {one}, {given!r:.60}: expected {expected}")
+    return given.to_pylist() if hasattr(given, "to_pylist") else given  # Arrow's items are not Python's
 
 
 @dataclass(frozen=True, kw_only=True)

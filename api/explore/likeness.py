@@ -16,9 +16,9 @@ from api.client.query import (
     Example,
     Search,
     Sources,
-    check_is_list,
     examples_in,
     image_bytes,
+    items_of,
     vector_of,
     with_options,
 )
@@ -167,7 +167,7 @@ class Likeness:
         They are embedded together. `options` apply to those that do not set them.
         """
         _check_known(options, QueryOptions.__annotations__)
-        check_is_list(searches, "query", "a list of queries; use search(…) for one")
+        items = [*items_of(searches, "query", "a list of queries; use search(…) for one")]
 
         def search(each: BareQuery | Search) -> Neighbours:
             if isinstance(each, Mapping):
@@ -175,7 +175,7 @@ class Likeness:
             return self.search(each, **options)
 
         _ = self._service  # created before the threads share it
-        return map_concurrently(search, list(searches))
+        return map_concurrently(search, items)
 
     def vector(self, query: BareQuery | None = None, /, **search: Unpack[Search]) -> Vector:
         """The vector that `search` would use, `(dim,)` float32, unit norm. Raises like `search`."""
@@ -213,8 +213,8 @@ class Likeness:
 
     def mark(self, images: Iterable[str | Match], label: str) -> None:
         """Give images, by id or as matches, a label of your own, in `labels`. Raises QueryError for an unknown id."""
-        check_is_list(images, "id", "a list of ids or matches")
-        ids = [image.image_id if isinstance(image, Match) else image for image in images]
+        items = items_of(images, "id", "a list of ids or matches")
+        ids = [image.image_id if isinstance(image, Match) else image for image in items]
         self.labels.update({str(self._row(image_id)["image_id"]): label for image_id in ids})
 
     def map(self, points: npt.ArrayLike, ids: Sequence[str], groups: Sequence[str | None] | None = None) -> PictureMap:

@@ -21,6 +21,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
+import pyarrow as pa
 import pytest
 from PIL import Image
 
@@ -194,6 +196,16 @@ def test_invalid_arguments_are_not_sent(client: LikenessClient, server: Scripted
     [
         (lambda client: client.embed_texts("red"), "got one text, 'red': expected a list of texts"),
         (lambda client: client.embed_texts({"a": "red"}), "got one text, {'a': 'red'}: expected a list of texts"),
+        (lambda client: client.embed_texts(5), "got one text, 5: expected a list of texts"),
+        (
+            lambda client: client.embed_texts(pd.DataFrame({"a": ["red"]})),
+            "got a table, a DataFrame, not one of its columns: expected a list of texts",
+        ),
+        (
+            lambda client: client.search_batch(pa.table({"text": ["red"]})),
+            "got a table, a Table, not one of its columns: expected a list of searches; use search(…) for one",
+        ),
+        (lambda client: client.search_batch({"text": "red"}), "got one search, {'text': 'red'}: expected a list of"),
         (lambda client: client.embed_images("x.jpg"), "got one picture, 'x.jpg': expected a list of pictures"),
         (lambda client: client.embed_images(Path("x.jpg")), "got one picture, PosixPath('x.jpg'): expected a list of"),
         (lambda client: client.embed_images(b"GIF"), "got one picture, b'GIF': expected a list of pictures"),
@@ -293,10 +305,9 @@ def test_options_apply_to_the_searches_of_a_batch_that_do_not_set_them(
 
 
 def test_a_search_of_a_batch_that_is_not_a_mapping_is_refused(client: LikenessClient, server: ScriptedServer) -> None:
-    words: Any
-    for words in (["a red star"], {"text": "a red star"}):
-        with pytest.raises(TypeError, match=r"""in searches: expected searches, such as \{"text": "a red star"\}"""):
-            client.search_batch(words)
+    words: Any = ["a red star"]
+    with pytest.raises(TypeError, match=r"""in searches: expected searches, such as \{"text": "a red star"\}"""):
+        client.search_batch(words)
     assert not server.requests
 
 

@@ -110,6 +110,12 @@ def test_many_searches_at_once(likeness: Likeness) -> None:
     for one in ("abc", {"text": "abc"}):
         with pytest.raises(TypeError, match=r"got one query, .*abc.*: expected a list of queries; use search"):
             likeness.search_batch(one)
+    table = pa.table({"q": ["a red star"]})
+    for one in (table, table.to_pandas()):
+        with pytest.raises(TypeError, match=r"got a table, a .*, not one of its columns: expected a list of queries"):
+            likeness.search_batch(one)
+    for column in (table["q"], table.to_pandas()["q"]):
+        assert [each.caption for each in likeness.search_batch(column, k=2)] == ["2 of 4 images like “a red star”"]
 
 
 def test_a_crop_is_searched_for_and_shown_in_the_grid(likeness: Likeness, fetcher: RecordingFetcher) -> None:
