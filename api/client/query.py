@@ -76,6 +76,12 @@ def items_of(given: Any, one: str, expected: str) -> Iterable[Any]:
     return given.to_pylist() if hasattr(given, "to_pylist") else given  # Arrow's items are not Python's
 
 
+def checked_id(image_id: object) -> str:
+    if not isinstance(image_id, str):
+        raise TypeError(f"got id {image_id!r:.80}: expected text")
+    return image_id
+
+
 @dataclass(frozen=True, kw_only=True)
 class Body:
     data: bytes

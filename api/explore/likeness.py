@@ -16,6 +16,7 @@ from api.client.query import (
     Example,
     Search,
     Sources,
+    checked_id,
     examples_in,
     image_bytes,
     items_of,
@@ -213,27 +214,33 @@ class Likeness:
 
     def mark(self, images: Iterable[str | Match], label: str) -> None:
         """Give images, by id or as matches, a label of your own, in `labels`. Raises QueryError for an unknown id."""
-        items = items_of(images, "id", "a list of ids or matches")
-        ids = [image.image_id if isinstance(image, Match) else image for image in items]
-        self.labels.update({str(self._row(image_id)["image_id"]): label for image_id in ids})
+        self.labels.update({str(self._row(image_id)["image_id"]): label for image_id in _ids_of(images)})
 
-    def map(self, points: npt.ArrayLike, ids: Sequence[str], groups: Sequence[str | None] | None = None) -> PictureMap:
+    def map(
+        self, points: npt.ArrayLike, ids: Iterable[str | Match], groups: Iterable[object] | None = None
+    ) -> PictureMap:
         """The pictures of `ids` on a plane at `points`, `(n, 2)`, coloured by `groups`, or by your own labels."""
+        ids = _ids_of(ids)
+        if groups is not None:
+            groups = [*items_of(groups, "group", "a list of groups, one for each id")]
         named = [None] * len(ids) if groups is None else groups
         if self.labels and len(named) == len(ids):
             groups = [self.labels.get(image_id, group) for image_id, group in zip(ids, named, strict=True)]
         return PictureMap(points, ids, thumbnail=self.thumbnail, groups=groups)
 
-    def show(self, ids: Sequence[str], details: Sequence[str] | None = None, *, caption: str = "") -> PictureRow:
+    def show(
+        self, ids: Iterable[str | Match], details: Iterable[object] | None = None, *, caption: str = ""
+    ) -> PictureRow:
         """The pictures of `ids` in a row, each with its line of `details`. ValueError if their numbers differ."""
-        return PictureRow(ids, details, caption=caption, thumbnail=self.thumbnail)
+        lines = None if details is None else [*items_of(details, "line", "a list of details, one for each id")]
+        return PictureRow(_ids_of(ids), lines, caption=caption, thumbnail=self.thumbnail)
 
     def thumbnail(self, image_id: str, side: int = 160) -> bytes:
         """A JPEG of an image, its longer side at most `side` pixels. Raises Problem if its file cannot be read."""
         return self._service.pictures.read(self._row(image_id), side).data
 
     def _row(self, image_id: str) -> Mapping[str, Any]:
-        row = self.searcher.row(image_id)
+        row = self.searcher.row(checked_id(image_id))
         if row is None:
             raise QueryError(
                 f"index version {self.searcher.version} holds no image {image_id!r}: expected the id of one it holds"
@@ -309,6 +316,11 @@ class Likeness:
         if part.data is not None or part.text is not None:
             _ = self._model.loaded  # here, so that the error is about the model and not the query
         return QueryPart(part=part, caption=caption if crop is None else f"a part of {caption}")
+
+
+def _ids_of(images: Iterable[str | Match]) -> list[str]:
+    items = items_of(images, "id", "a list of ids or matches")
+    return [checked_id(image.image_id if isinstance(image, Match) else image) for image in items]
 
 
 def _check_known(keywords: Search | QueryOptions, known: Iterable[str]) -> None:

@@ -11,7 +11,7 @@ import pyarrow as pa
 from PIL import Image, ImageDraw
 
 from api.errors import Problem
-from api.explore.grid import Card, grid_html
+from api.explore.grid import Card, grid_html, shown_text
 from api.search.query import Matches, Part, metadata_column
 from api.search.service import region_of
 from embedder.errors import ImageError
@@ -153,12 +153,12 @@ class PictureRow:
     """
 
     def __init__(
-        self, ids: Sequence[str], details: Sequence[str] | None, *, caption: str, thumbnail: Thumbnail
+        self, ids: Sequence[str], details: Sequence[object] | None, *, caption: str, thumbnail: Thumbnail
     ) -> None:
         if details is not None and len(details) != len(ids):
             raise ValueError(f"got {len(details)} details for {len(ids)} ids: expected one for each")
         self.ids = list(ids)
-        self.details = [""] * len(ids) if details is None else list(details)
+        self.details = [""] * len(ids) if details is None else [shown_text(detail) or "" for detail in details]
         self.caption = caption
         self._thumbnail = thumbnail
 

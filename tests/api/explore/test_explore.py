@@ -12,6 +12,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 from PIL import Image, ImageColor
@@ -435,6 +436,24 @@ def test_a_map_draws_every_point_and_pictures_where_there_are_no_points(many: Li
     assert (drawn.count("<circle"), drawn.count("<image")) == (2, 0)
 
 
+@pytest.mark.parametrize(
+    ("groups", "names"),
+    [
+        (["a", None, "b", "a"], ["a", "b"]),
+        (pd.Series([1.5, None, 2.5, 1.5]), ["1.5", "2.5"]),
+        (pd.array([3, None, 4, 3], dtype="Int64"), ["3", "4"]),
+        (pa.chunked_array([[True, None], [False, True]]), ["False", "True"]),
+        (np.array(["2024-05-01", "NaT", "2024-05-02", "2024-05-01"], "datetime64[D]"), ["2024-05-01", "2024-05-02"]),
+    ],
+)
+@pytest.mark.parametrize("copies", [1, 1_500])  # points, and an image of them
+def test_the_groups_of_a_map_may_be_any_column(many: Likeness, groups: Any, names: list[str], copies: int) -> None:
+    column = groups if copies == 1 else list(groups.to_pylist() if hasattr(groups, "to_pylist") else groups) * copies
+    ids: Any = pa.array([f"{number:03}.png" for number in range(4)] * copies)
+    drawn = many.map(np.tile([[0, 0], [0, 1], [1, 0], [1, 1]], (copies, 1)), ids, column)._repr_html_()
+    assert re.findall(r"●</span> ([^<]*)<", drawn) == names
+
+
 def test_many_points_on_a_map_are_one_image(many: Likeness) -> None:
     count = 20_000
     points = np.stack([np.arange(count) % 2, np.zeros(count)], axis=1)
@@ -489,8 +508,13 @@ def test_own_labels_are_on_the_map_and_in_grids(many: Likeness) -> None:
         assert [card.heading.endswith("● <good>") for card in found.match_cards()][:2] == [True, False]
         with pytest.raises(QueryError, match=r"holds no image 'gone.png'"):
             many.mark(["gone.png"], "good")
-        with pytest.raises(TypeError, match=r"got one id, '000.png': expected a list"):
-            many.mark("000.png", "good")
+        calls: list[Callable[[Any], object]]
+        calls = [lambda ids: many.mark(ids, "good"), many.show, lambda ids: many.map(np.eye(2), ids)]
+        for call in calls:
+            with pytest.raises(TypeError, match=r"got one id, '000.png': expected a list"):
+                call("000.png")
+            with pytest.raises(TypeError, match=r"got id 5: expected text"):
+                call(["000.png", 5])
     finally:
         many.labels.clear()
 
@@ -506,3 +530,6 @@ def test_selected_pictures_are_shown_with_a_line_each(many: Likeness) -> None:
     assert 'lk-query"' not in row
     with pytest.raises(ValueError, match="got 1 details for 2 ids"):
         many.show(["003.png", "001.png"], ["one"])
+    found = many.search("000.png", k=2)
+    assert many.show(found, [None, 5])._repr_html_().count("<img") == 2
+    assert repr(many.show(found, [None, 5])) == f"{found[0].image_id}\n{found[1].image_id}  5"
