@@ -31,7 +31,7 @@ from api.explore.picture_map import PictureMap
 from api.explore.query_like import BareQuery, example_of
 from api.observe.log import Stopwatch
 from api.search.engine import LiveEngine
-from api.search.pictures import Pictures
+from api.search.pictures import MAX_SIDE, MIN_SIDE, Pictures
 from api.search.query import Part, Query, QueryOptions, options_in
 from api.search.service import SearchService, Vector
 from embedder.fetch.fetcher import Fetcher, FetchPolicy
@@ -40,12 +40,13 @@ from embedder.images.decoder_pool import DecodePool
 from embedder.protocol import Embedder
 from index.collection import Collection
 from index.collection.rows import FIXED_COLUMNS
-from index.errors import QueryError
+from index.errors import OptionError, QueryError
 from index.filters.columns import Column
 from index.matches import Match
 from index.queries import mix
 from index.search import Searcher
 from index.search.set_columns import group_type
+from index.search_options import is_whole
 from index.storage.picture_reader import PictureReader
 from index.versions.servable import open_last_good
 
@@ -236,8 +237,12 @@ class Likeness:
         return PictureRow(_ids_of(ids), lines, caption=caption, thumbnail=self.thumbnail)
 
     def thumbnail(self, image_id: str, side: int = 160) -> bytes:
-        """A JPEG of an image, its longer side at most `side` pixels. Raises Problem if its file cannot be read."""
-        return self._service.pictures.read(self._row(image_id), side).data
+        """A JPEG of an image, its longer side at most `side` pixels, from 16 to 1,024. Raises OptionError for another
+        side, and Problem if the image's file cannot be read.
+        """
+        if not is_whole(side) or not MIN_SIDE <= side <= MAX_SIDE:
+            raise OptionError("side", side, f"a whole number from {MIN_SIDE} to {MAX_SIDE:,}")
+        return self._service.pictures.read(self._row(image_id), int(side)).data
 
     def _row(self, image_id: str) -> Mapping[str, Any]:
         row = self.searcher.row(checked_id(image_id))

@@ -339,6 +339,16 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Likeness:
     return Likeness(searcher, FakeEmbedder, fetcher=fetcher)
 
 
+def test_a_thumbnail_has_the_sizes_of_a_servers(many: Likeness) -> None:
+    sides: list[tuple[Any, int]] = [(np.int64(20), 20), (16, 16), (1024, 48)]
+    for side, longer in sides:
+        assert max(Image.open(io.BytesIO(many.thumbnail("000.png", side))).size) == longer
+    wrong: list[Any] = [0, -1, 15, 1025, 20.5, "20", None, True]
+    for side in wrong:
+        with pytest.raises(QueryError, match=r"side is .*: expected a whole number from 16 to 1,024"):
+            many.thumbnail("000.png", side)
+
+
 def test_only_part_of_a_long_result_is_shown(many: Likeness) -> None:
     page = html_of(many.search("000.png", k=69))
     assert len(page.sources) == 61
