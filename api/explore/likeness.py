@@ -53,7 +53,8 @@ from index.versions.servable import open_last_good
 if TYPE_CHECKING:
     from api.explore.widget import ExploreWidget
 
-_OPTIONS = tuple(name for name in QueryOptions.__annotations__ if name != "offset")  # of `explore`, which turns pages
+_OF_A_PAGE = ("offset", "cursor")
+_OPTIONS = tuple(name for name in QueryOptions.__annotations__ if name not in _OF_A_PAGE)  # of `explore`
 # A grid should not wait for a host that is gone.
 _FETCH_POLICY = FetchPolicy(timeout_s=10.0, retries=1)
 _BUCKET_READER = PictureReader(request_s=10.0, attempts=3)
@@ -199,10 +200,13 @@ class Likeness:
     ) -> ExploreWidget | Neighbours:
         """A grid to click in: a click makes a match the query. With `toward`, a slider mixes both. A page has `k` (18).
 
-        `options` apply to every search. Without anywidget (the extra `notebooks`) it returns what `search` returns.
+        `options` apply to every search, `words="only"` to those by text alone. Without anywidget (the extra
+        `notebooks`) it returns what `search` returns.
         """
         _check_known(options, _OPTIONS)
-        ends = [example_of(end, self.searcher) for end in (query, toward) if end is not None]
+        ends = [example_of(end, self.searcher) for end in ([query] if toward is None else [query, toward])]
+        if options.get("k") is None:
+            options["k"] = 18
         try:
             from api.explore.widget import ExploreWidget
         except ModuleNotFoundError as error:

@@ -393,6 +393,31 @@ def test_steps_of_the_widget_can_be_undone_and_a_failed_one_changes_nothing(many
     assert [send(widget, back=True) for _ in range(2)] == [first, first]
 
 
+def test_the_widget_takes_the_options_of_a_search(many: Likeness) -> None:
+    default: Any
+    two: Any
+    widget: Any = many.explore("003", words="only")
+    assert shown(widget) == ["003.png"]
+    assert send(widget, like="003.png")["error"] == ""
+    assert shown(widget) == ids(many.search("003.png", k=18))
+    assert send(widget, toward="024.png")["error"] == ""
+    default, two = [many.explore("003.png", **options) for options in ({"k": None}, {"k": np.int64(2)})]
+    assert len(shown(default)) == 18
+    assert send(two, page=1)["has_more"] is True
+    wrong: list[tuple[dict[str, Any], type[Exception], str]] = [
+        ({"k": 0}, QueryError, "k is 0: expected a whole number from 1"),
+        ({"k": "x"}, QueryError, "k is 'x': expected a whole number from 1"),
+        ({"cursor": "abc"}, TypeError, "got cursor: expected keywords among "),
+        ({"words": "no"}, QueryError, "words is 'no': expected one of auto, off, only"),
+    ]
+    for options, error, message in wrong:
+        with pytest.raises(error, match=message):
+            many.explore("003.png", **options)
+    nothing: Any = None
+    with pytest.raises(TypeError, match="got a query of type NoneType: expected a string"):
+        many.explore(nothing)
+
+
 def test_the_widgets_slider_mixes_two_queries(many: Likeness) -> None:
     widget: Any = many.explore("000.png", toward="001.png", k=4)
     assert widget.view["ends"] == ["000.png", "001.png"]
