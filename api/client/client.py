@@ -110,7 +110,7 @@ class LikenessClient:
 
     def image(self, image_id: str) -> dict[str, Any]:
         """An image's row by column name, including metadata; times are ISO 8601."""
-        row = self._http.json("GET", f"/image?id={quote(checked_id(image_id))}")
+        row = self._http.json("GET", f"/image?id={_quoted(image_id)}")
         row.pop("picture", None)
         metadata: dict[str, Any] = row.pop("metadata", {})
         return row | metadata
@@ -118,7 +118,7 @@ class LikenessClient:
     def picture(self, image_id: str, size: int | None = None) -> bytes:
         """The file of an image, or a JPEG thumbnail whose longer side has at most `size` pixels."""
         thumbnail = "" if size is None else f"&size={size}"
-        return self._http.send("GET", f"/picture?id={quote(checked_id(image_id))}{thumbnail}")
+        return self._http.send("GET", f"/picture?id={_quoted(image_id)}{thumbnail}")
 
     def index(self) -> IndexDetailsOut:
         """The index version that answers: its model, size, recall, speed, and the columns for filters."""
@@ -158,6 +158,10 @@ class LikenessClient:
             if _read_answer(lambda answer: len(answer["results"]), answer) != len(batch):
                 raise ClientError(f"expected {len(batch)} results from {path}, got {len(answer['results'])}")
             yield answer
+
+
+def _quoted(image_id: str) -> str:
+    return quote(checked_id(image_id), errors="surrogatepass")  # the server has no such id
 
 
 def _with_place(refused: RequestRefused, place: str) -> dict[str, Any]:

@@ -98,7 +98,9 @@ def search_body(search: Search) -> Body:
     if fields.keys() & {*SOURCE_FIELDS, "queries"} != {"image"}:
         return Body.json(search_json(search))
     picture: Any = fields.pop("image")
-    parts = [(name, value if isinstance(value, str) else to_json(value)) for name, value in fields.items()]
+    texts = {name: value if isinstance(value, str) else to_json(value) for name, value in fields.items()}
+    # The server says what is wrong with text that is not UTF-8.
+    parts = [(name, text.encode(errors="surrogatepass")) for name, text in texts.items()]
     data, media_type = encode_multipart_formdata(
         [*parts, ("image", ("image", image_bytes(picture), "application/octet-stream"))]
     )

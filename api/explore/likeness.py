@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -42,6 +42,7 @@ from index.collection import Collection
 from index.collection.rows import FIXED_COLUMNS
 from index.errors import OptionError, QueryError
 from index.filters.columns import Column
+from index.filters.plain import plain_value
 from index.matches import Match
 from index.queries import mix
 from index.search import Searcher
@@ -144,7 +145,7 @@ class Likeness:
         """
         _check_known(search, Search.__annotations__)
         parts = tuple(self._query_part(example) for example in self._examples(query, search))
-        result = self._service.search(Query(parts=tuple(part.part for part in parts), options=options_in(search)))
+        result = self._service.search(Query(parts=tuple(part.part for part in parts), options=_plain_options(search)))
         schema, fields = self.searcher.segments.schema, search.get("fields")
         columns = [name for name in schema.names if name not in FIXED_COLUMNS] if fields is None else fields
         group_by = search.get("group_by")
@@ -330,6 +331,12 @@ class Likeness:
 def _ids_of(images: Iterable[str | Match]) -> list[str]:
     items = items_of(images, "id", "a list of ids or matches")
     return [checked_id(image.image_id if isinstance(image, Match) else image) for image in items]
+
+
+def _plain_options(search: Search) -> QueryOptions:
+    """The options as a server would get them. A filter is converted where it is parsed."""
+    options = options_in(search).items()
+    return cast(QueryOptions, {name: value if name == "filter" else plain_value(value) for name, value in options})
 
 
 def _check_known(keywords: Search | QueryOptions, known: Iterable[str]) -> None:

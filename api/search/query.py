@@ -152,6 +152,8 @@ class Query:
         QueryLimits.checked(self.options.get("k", DEFAULT_K), self.search_options)
         if (words := self.options.get("words", "auto")) not in _WORDS:
             raise OptionError("words", words, f"one of {', '.join(_WORDS)}")
+        if not isinstance(partial := self.options.get("allow_partial", False), bool):
+            raise OptionError("allow_partial", partial, "true or false")
         if (percentile := self.options.get("min_percentile")) is not None:
             checked_number("min_percentile", percentile, QueryOptions)
         if self.options.get("cursor") is not None and self.offset:

@@ -37,7 +37,7 @@ class SetColumns:
         is_ranked = has_query or has_words
         group_by, facets = options.get("group_by"), options.get("facets")
         return cls(
-            _order(schema, options.get("sort") or (BEST_FIRST if is_ranked else "image_id"), is_ranked=is_ranked),
+            _order(schema, options.get("sort"), is_ranked=is_ranked),
             None if group_by is None else _column(schema, "group_by", group_by, can_group),
             tuple(
                 _column(schema, "facets", name, _can_count) for name in dict.fromkeys(column_names("facets", facets))
@@ -64,7 +64,9 @@ def _can_count(column: Column) -> bool:
     return is_countable(column.element)
 
 
-def _order(schema: pa.Schema, sort: str, *, is_ranked: bool) -> Order:
+def _order(schema: pa.Schema, sort: str | None, *, is_ranked: bool) -> Order:
+    if sort is None:
+        sort = BEST_FIRST if is_ranked else "image_id"
     name = sort.removeprefix("-")
     if name == _SCORE:
         if not is_ranked:
