@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, Unpack, cast
+from typing import TYPE_CHECKING, Any, Never, Self, Unpack, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -132,6 +132,12 @@ class Likeness:
             self._service.close()
             del self._service, self._model
 
+    def __reduce__(self) -> Never:
+        raise TypeError(
+            "a Likeness cannot be pickled, nor a grid of its pictures: open the collection where you need it, and of a "
+            "result pickle the matches, as in list(found)"
+        )
+
     def __len__(self) -> int:
         return self.searcher.ntotal
 
@@ -185,6 +191,8 @@ class Likeness:
         """The vector that `search` would use, `(dim,)` float32, unit norm. Raises like `search`."""
         _check_known(search, Sources.__annotations__)
         parts = [self._query_part(example).part for example in self._examples(query, search)]
+        if not parts:
+            raise TypeError('got no query: expected one, such as vector("a red star")')
         vectors = self._service.vectors(self._service.engine, parts, Stopwatch())
         return mix(np.stack(vectors), [part.weight for part in parts])
 

@@ -2,6 +2,7 @@
 
 import datetime as dt
 import math
+import pickle
 from collections import UserDict
 from collections.abc import Iterator
 from decimal import Decimal
@@ -251,3 +252,18 @@ def test_half_a_character_is_no_id(likeness: Likeness, client: LikenessClient) -
             call(HALF)
     with pytest.raises(Problem, match="text: expected words that say what to look for, in UTF-8"):
         likeness.search(HALF)
+
+
+def test_no_query_has_no_vector(likeness: Likeness) -> None:
+    nothing: Any = None
+    for call in (likeness.vector, lambda: likeness.understands(nothing), lambda: likeness.vector(queries=None)):
+        with pytest.raises(TypeError, match="got no query: expected one"):
+            call()
+
+
+def test_a_pickle_of_a_result_says_what_to_pickle(likeness: Likeness) -> None:
+    found = likeness.search("0", k=2)
+    for each in (likeness, found, likeness.show(["0"])):
+        with pytest.raises(TypeError, match=r"a Likeness cannot be pickled, nor a grid .*, as in list\(found\)"):
+            pickle.dumps(each)
+    assert pickle.loads(pickle.dumps(list(found))) == list(found)
