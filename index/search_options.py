@@ -151,9 +151,9 @@ class QueryLimits:
     def checked(cls, k: object, options: SearchOptions, exclude: Iterable[str] = ()) -> QueryLimits:
         """OptionError for the first option that is invalid."""
         offset = _or(options.get("offset"), 0)
-        if not _is_whole(k) or not 1 <= k <= MAX_K:
+        if not is_whole(k) or not 1 <= k <= MAX_K:
             raise OptionError("k", k, f"a whole number from 1 to {MAX_K:,}")
-        if not _is_whole(offset) or not 0 <= offset <= MAX_K - k:
+        if not is_whole(offset) or not 0 <= offset <= MAX_K - k:
             raise OptionError("offset", offset, f"a whole number from 0 to {MAX_K - k:,}: k + offset is limited")
         diversity = checked_number("diversity", _or(options.get("diversity"), 0.0))
         if diversity and k + offset > MAX_DIVERSE:
@@ -223,5 +223,5 @@ def _or(value: Any, default: float) -> Any:
     return default if value is None else value
 
 
-def _is_whole(value: object) -> TypeGuard[int]:
+def is_whole(value: object) -> TypeGuard[int]:
     return isinstance(value, int | np.integer) and not isinstance(value, bool)

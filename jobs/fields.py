@@ -23,7 +23,7 @@ from pydantic import (
 from pydantic_core import CoreSchema, core_schema
 
 from embedder.python_class import CLASS_NAME
-from index.filters.plain import plain_filter
+from index.filters.plain import plain_value
 from index.matches import MATCH_COLUMNS, SEARCHES
 from index.storage.storage import require_utf8
 from jobs.file_extensions import checked_extensions
@@ -116,7 +116,7 @@ Amounts = Annotated[
 
 def _plain_filter(expression: dict[str, Any]) -> Any:
     try:
-        return plain_filter(expression)
+        return plain_value(expression)
     except (TypeError, RecursionError) as error:
         raise ValueError(f"expected a filter with values that JSON can hold: {error}") from error
 

@@ -16,9 +16,10 @@ from api.client.query import (
     Body,
     ImageLike,
     Search,
-    check_is_list,
     check_known,
+    checked_id,
     image_base64,
+    items_of,
     search_body,
     search_json,
     to_json,
@@ -92,11 +93,11 @@ class LikenessClient:
         `options` apply to those that do not set them.
         """
         check_known(options, QueryOptions.__annotations__)
-        check_is_list(searches, "search", "a list of searches; use search(…) for one")
+        items = items_of(searches, "search", "a list of searches; use search(…) for one")
         unsent: dict[int, Exception] = {}
 
         def sent() -> Iterator[str]:
-            for number, search in enumerate(searches):
+            for number, search in enumerate(items):
                 try:
                     text = search_json(with_options(search, options))
                 except UNUSABLE as error:
@@ -116,17 +117,16 @@ class LikenessClient:
 
         Takes any number of pictures and sends 64 at a time; from an iterator it reads no more than that ahead.
         """
-        check_is_list(images, "picture", "a list of pictures")
-        return self._embed("images", (to_json(image_base64(image)) for image in images))
+        items = items_of(images, "picture", "a list of pictures")
+        return self._embed("images", (to_json(image_base64(image)) for image in items))
 
     def embed_texts(self, texts: Iterable[str]) -> npt.NDArray[np.float32]:
         """`(n, dim)` float32, unit norm. Raises RequestRefused if the model does not take text."""
-        check_is_list(texts, "text", "a list of texts")
-        return self._embed("texts", map(to_json, texts))
+        return self._embed("texts", map(to_json, items_of(texts, "text", "a list of texts")))
 
     def image(self, image_id: str) -> dict[str, Any]:
         """An image's row by column name, including metadata; times are ISO 8601."""
-        row = self._http.json("GET", f"/image?id={_quoted_id(image_id)}")
+        row = self._http.json("GET", f"/image?id={_quoted(image_id)}")
         row.pop("picture", None)
         metadata: dict[str, Any] = row.pop("metadata", {})
         return row | metadata
@@ -134,7 +134,7 @@ class LikenessClient:
     def picture(self, image_id: str, size: int | None = None) -> bytes:
         """The file of an image, or a JPEG thumbnail whose longer side has at most `size` pixels."""
         thumbnail = "" if size is None else f"&size={size}"
-        return self._http.send("GET", f"/picture?id={_quoted_id(image_id)}{thumbnail}")
+        return self._http.send("GET", f"/picture?id={_quoted(image_id)}{thumbnail}")
 
     def index(self) -> IndexDetailsOut:
         """The index version that answers: its model, size, recall, speed, and the columns for filters."""
@@ -181,10 +181,8 @@ class LikenessClient:
             yield answer
 
 
-def _quoted_id(image_id: object) -> str:
-    if not isinstance(image_id, str):
-        raise TypeError(f"got id {image_id!r:.80}: expected text")
-    return quote(image_id)
+def _quoted(image_id: str) -> str:
+    return quote(checked_id(image_id), errors="surrogatepass")  # the server has no such id
 
 
 def _with_place(refused: RequestRefused | ServerUnavailable, place: str) -> dict[str, Any]:

@@ -80,10 +80,22 @@ def set_fields(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def check_is_list(given: object, one: str, expected: str) -> None:
-    """TypeError for one thing where a list is expected, because its letters, bytes or keys would pass for items."""
-    if isinstance(given, str | bytes | bytearray | memoryview | os.PathLike | Mapping) or _is_pil_image(given):
+def items_of(given: Any, one: str, expected: str) -> Iterable[Any]:
+    """The items of a list, an iterator or a column. TypeError for one thing where a list is `expected`, because its
+    letters, bytes or keys would pass for items, and for a table, whose items are the names of its columns.
+    """
+    if hasattr(given, "columns"):
+        raise TypeError(f"got a table, a {type(given).__name__}, not one of its columns: expected {expected}")
+    one_thing = isinstance(given, str | bytes | bytearray | memoryview | os.PathLike | Mapping) or _is_pil_image(given)
+    if one_thing or not isinstance(given, Iterable):
         raise TypeError(f"got one {one}, {given!r:.60}: expected {expected}")
+    return given.to_pylist() if hasattr(given, "to_pylist") else given  # Arrow's items are not Python's
+
+
+def checked_id(image_id: object) -> str:
+    if not isinstance(image_id, str):
+        raise TypeError(f"got id {image_id!r:.80}: expected text")
+    return image_id
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +114,9 @@ def search_body(search: Search) -> Body:
     if fields.keys() & {*SOURCE_FIELDS, "queries"} != {"image"}:
         return Body.json(search_json(search))
     picture: Any = fields.pop("image")
-    parts = [(name, value if isinstance(value, str) else to_json(value)) for name, value in fields.items()]
+    texts = {name: value if isinstance(value, str) else to_json(value) for name, value in fields.items()}
+    # The server says what is wrong with text that is not UTF-8.
+    parts = [(name, text.encode(errors="surrogatepass")) for name, text in texts.items()]
     data, media_type = encode_multipart_formdata(
         [*parts, ("image", ("image", image_bytes(picture), "application/octet-stream"))]
     )

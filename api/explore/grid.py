@@ -7,6 +7,9 @@ import base64
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
+from typing import Final
+
+_MISSING: Final = {"None", "nan", "NaN", "NaT", "<NA>"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +50,12 @@ def card_html(card: Card) -> str:
         f'<figcaption><b>{escape(card.heading)}</b><span class="lk-detail">{escape(card.detail)}</span>'
         "</figcaption></figure>"
     )
+
+
+def shown_text(value: object) -> str | None:
+    """A column's value as text; None for a missing one, also of NumPy and pandas."""
+    text = str(value)
+    return text if isinstance(value, str) or text not in _MISSING else None
 
 
 def data_uri(data: bytes, kind: str = "jpeg") -> str:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Never, Self, Unpack, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -18,10 +18,11 @@ from api.client.query import (
     Example,
     Search,
     Sources,
-    check_is_list,
     check_known,
+    checked_id,
     examples_in,
     image_bytes,
+    items_of,
     set_fields,
     vector_of,
     with_options,
@@ -35,7 +36,7 @@ from api.explore.query_like import BareQuery, example_of
 from api.observe.log import Stopwatch
 from api.search.engine import LiveEngine
 from api.search.page import direction_of, naming_option
-from api.search.pictures import Pictures
+from api.search.pictures import MAX_SIDE, MIN_SIDE, Pictures
 from api.search.query import Part, Query, QueryOptions, Weighted, options_in
 from api.search.service import SearchService, Vector
 from embedder.errors import ModelError
@@ -46,17 +47,21 @@ from embedder.protocol import Embedder
 from embedder.python_class import is_class_name
 from index.collection import Collection
 from index.collection.rows import FIXED_COLUMNS
-from index.errors import QueryError
+from index.errors import OptionError, QueryError
+from index.filters.columns import Column
+from index.filters.plain import plain_value
 from index.matches import Match
 from index.search import Searcher
-from index.search_options import checked_number
+from index.search.set_columns import group_type
+from index.search_options import checked_number, is_whole
 from index.storage.picture_reader import PictureReader
 from index.versions.servable import open_last_good
 
 if TYPE_CHECKING:
     from api.explore.widget import ExploreWidget
 
-_OPTIONS = tuple(name for name in QueryOptions.__annotations__ if name != "offset")  # of `explore`, which turns pages
+_OF_A_PAGE = ("offset", "cursor")
+_OPTIONS = tuple(name for name in QueryOptions.__annotations__ if name not in _OF_A_PAGE)  # of `explore`
 # A grid should not wait for a host that is gone.
 _FETCH_POLICY = FetchPolicy(timeout_s=10.0, retries=1)
 _BUCKET_READER = PictureReader(request_s=10.0, attempts=3)
@@ -135,6 +140,12 @@ class Likeness:
             self._service.close()
             del self._service, self._model
 
+    def __reduce__(self) -> Never:
+        raise TypeError(
+            "a Likeness cannot be pickled, nor a grid of its pictures: open the collection where you need it, and of a "
+            "result pickle the matches, as in list(found)"
+        )
+
     def __len__(self) -> int:
         return self.searcher.ntotal
 
@@ -151,6 +162,7 @@ class Likeness:
         result = self._service.search(whole)
         schema, fields = self.searcher.segments.schema, search.get("fields")
         columns = [name for name in schema.names if name not in FIXED_COLUMNS] if fields is None else fields
+        group_by = search.get("group_by")
         return Neighbours(
             **{
                 name: getattr(result, name)
@@ -158,6 +170,7 @@ class Likeness:
             },
             parts=parts,
             metadata=pa.schema([schema.field(name) for name in dict.fromkeys(columns)]),
+            group_type=pa.null() if group_by is None else group_type(Column.of(schema.field(group_by))),
             version=result.version,
             ntotal=result.ntotal,
             thumbnail=self.thumbnail,
@@ -173,7 +186,7 @@ class Likeness:
         They are embedded together. `options` apply to those that do not set them. Raises ModelError like `search`.
         """
         check_known(options, QueryOptions.__annotations__)
-        check_is_list(searches, "query", "a list of queries; use search(…) for one")
+        items = [*items_of(searches, "query", "a list of queries; use search(…) for one")]
 
         def search(each: BareQuery | Search) -> Neighbours | Exception:
             try:
@@ -184,12 +197,14 @@ class Likeness:
                 return error
 
         _ = self._service  # created before the threads share it
-        return map_concurrently(search, list(searches))
+        return map_concurrently(search, items)
 
     def vector(self, query: BareQuery | None = None, /, **search: Unpack[Search]) -> Vector:
         """The vector that `search` would use, `(dim,)` float32, unit norm. Raises like `search`."""
         check_known(search, Sources.__annotations__)
         _, whole = self._query(query, search)
+        if not whole.parts:
+            raise TypeError('got no query: expected one, such as vector("a red star")')
         vectors = self._service.vectors(self._service.engine, whole.parts, Stopwatch())
         return direction_of(whole.parts, vectors)
 
@@ -206,10 +221,13 @@ class Likeness:
     ) -> ExploreWidget | Neighbours:
         """A grid to click in: a click makes a match the query. With `toward`, a slider mixes both. A page has `k` (18).
 
-        `options` apply to every search. Without anywidget (the extra `notebooks`) it returns what `search` returns.
+        `options` apply to every search, `words="only"` to those by text alone. Without anywidget (the extra
+        `notebooks`) it returns what `search` returns.
         """
         check_known(options, _OPTIONS)
-        ends = [example_of(end, self.searcher) for end in (query, toward) if end is not None]
+        ends = [example_of(end, self.searcher) for end in ([query] if toward is None else [query, toward])]
+        if options.get("k") is None:
+            options["k"] = 18
         try:
             from api.explore.widget import ExploreWidget
         except ModuleNotFoundError as error:
@@ -222,27 +240,37 @@ class Likeness:
 
     def mark(self, images: Iterable[str | Match], label: str) -> None:
         """Give images, by id or as matches, a label of your own, in `labels`. Raises QueryError for an unknown id."""
-        check_is_list(images, "id", "a list of ids or matches")
-        ids = [image.image_id if isinstance(image, Match) else image for image in images]
-        self.labels.update({str(self._row(image_id)["image_id"]): label for image_id in ids})
+        self.labels.update({str(self._row(image_id)["image_id"]): label for image_id in _ids_of(images)})
 
-    def map(self, points: npt.ArrayLike, ids: Sequence[str], groups: Sequence[str | None] | None = None) -> PictureMap:
+    def map(
+        self, points: npt.ArrayLike, ids: Iterable[str | Match], groups: Iterable[object] | None = None
+    ) -> PictureMap:
         """The pictures of `ids` on a plane at `points`, `(n, 2)`, coloured by `groups`, or by your own labels."""
+        ids = _ids_of(ids)
+        if groups is not None:
+            groups = [*items_of(groups, "group", "a list of groups, one for each id")]
         named = [None] * len(ids) if groups is None else groups
         if self.labels and len(named) == len(ids):
             groups = [self.labels.get(image_id, group) for image_id, group in zip(ids, named, strict=True)]
         return PictureMap(points, ids, thumbnail=self.thumbnail, groups=groups)
 
-    def show(self, ids: Sequence[str], details: Sequence[str] | None = None, *, caption: str = "") -> PictureRow:
+    def show(
+        self, ids: Iterable[str | Match], details: Iterable[object] | None = None, *, caption: str = ""
+    ) -> PictureRow:
         """The pictures of `ids` in a row, each with its line of `details`. ValueError if their numbers differ."""
-        return PictureRow(ids, details, caption=caption, thumbnail=self.thumbnail)
+        lines = None if details is None else [*items_of(details, "line", "a list of details, one for each id")]
+        return PictureRow(_ids_of(ids), lines, caption=caption, thumbnail=self.thumbnail)
 
     def thumbnail(self, image_id: str, side: int = 160) -> bytes:
-        """A JPEG of an image, its longer side at most `side` pixels. Raises Problem if its file cannot be read."""
-        return self._service.pictures.read(self._row(image_id), side).data
+        """A JPEG of an image, its longer side at most `side` pixels, from 16 to 1,024. Raises OptionError for another
+        side, and Problem if the image's file cannot be read.
+        """
+        if not is_whole(side) or not MIN_SIDE <= side <= MAX_SIDE:
+            raise OptionError("side", side, f"a whole number from {MIN_SIDE} to {MAX_SIDE:,}")
+        return self._service.pictures.read(self._row(image_id), int(side)).data
 
     def _row(self, image_id: str) -> Mapping[str, Any]:
-        row = self.searcher.row(image_id)
+        row = self.searcher.row(checked_id(image_id))
         if row is None:
             raise QueryError(
                 f"index version {self.searcher.version} holds no image {image_id!r}: expected the id of one it holds"
@@ -266,7 +294,7 @@ class Likeness:
         """The parts of a query, and the whole, the model that it needs loaded."""
         with naming_option():
             parts = tuple(self._query_part(example) for example in self._examples(query, search))
-            whole = Query(parts=tuple(part.part for part in parts), options=options_in(search))
+            whole = Query(parts=tuple(part.part for part in parts), options=_plain_options(search))
         if whole.needs_model:
             _ = self._model.loaded  # here, so that the error is about the model and not the query
         return parts, whole
@@ -335,3 +363,14 @@ def _check_class(embedder: object, model: str) -> None:
     if embedder is not None and not (by_class and embedder == model):
         expected = repr(model) if by_class else "none"
         raise ModelError(f"got embedder {embedder!r}: expected {expected}, as the index has vectors of {model}")
+
+
+def _ids_of(images: Iterable[str | Match]) -> list[str]:
+    items = items_of(images, "id", "a list of ids or matches")
+    return [checked_id(image.image_id if isinstance(image, Match) else image) for image in items]
+
+
+def _plain_options(search: Search) -> QueryOptions:
+    """The options as a server would get them. A filter is converted where it is parsed."""
+    options = options_in(search).items()
+    return cast(QueryOptions, {name: value if name == "filter" else plain_value(value) for name, value in options})

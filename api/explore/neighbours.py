@@ -11,7 +11,7 @@ import pyarrow as pa
 from PIL import Image, ImageDraw
 
 from api.errors import Problem
-from api.explore.grid import Card, grid_html
+from api.explore.grid import Card, grid_html, shown_text
 from api.search.query import Matches, Part, metadata_column
 from api.search.service import region_of
 from embedder.errors import ImageError
@@ -47,12 +47,14 @@ class QueryPart:
 class Neighbours(Matches):
     """Matches with their query. A notebook shows them as a grid of pictures.
 
-    `metadata` are the source's columns, `version` is the index version, which has `ntotal` images, and `labels` are
-    your own, by id. For a picture that cannot be read, the grid gives the reason.
+    `metadata` are the source's columns, `group_type` is the type of groups, null without `group_by`. `version` is the
+    index version, which has `ntotal` images, and `labels` are your own, by id. For a picture that cannot be read, the
+    grid gives the reason.
     """
 
     parts: tuple[QueryPart, ...]
     metadata: pa.Schema
+    group_type: pa.DataType
     version: str
     ntotal: int
     thumbnail: Thumbnail
@@ -94,14 +96,19 @@ class Neighbours(Matches):
         hints = {"rank": int, **get_type_hints(Match)}
         types = {name: _arrow_type(hints[name]) for name in MATCH_COLUMNS if name not in ("group", "words")}
         types["words"] = pa.map_(pa.string(), pa.list_(pa.string()))
-        types["group"] = pa.array([match.group for match in self]).type
+        types["group"] = self.group_type
         metadata = [(metadata_column(field.name), field.type) for field in self.metadata]
         schema = pa.schema([*((name, types[name]) for name in MATCH_COLUMNS), *metadata])
         return pa.Table.from_pylist(self.rows(), schema=schema)
 
     def to_pandas(self) -> "pd.DataFrame":
-        frame: pd.DataFrame = self.to_arrow().to_pandas()
-        return frame
+        """Like `to_arrow`. Whole numbers with gaps are of pandas' type Int64, UInt64 or a smaller one, because as
+        floats they would be rounded; `words` are dictionaries.
+        """
+        table = self.to_arrow()
+        frame: pd.DataFrame = table.to_pandas(integer_object_nulls=True, maps_as_pydicts="strict")
+        gaps = [field for field in table.schema if pa.types.is_integer(field.type) and table[field.name].null_count]
+        return frame.astype({field.name: str(field.type).replace("i", "I").replace("u", "U") for field in gaps})
 
     def _match_card(self, match: Match) -> Card:
         label, own_label = match.metadata.get("label"), self.labels.get(match.image_id)
@@ -146,12 +153,12 @@ class PictureRow:
     """
 
     def __init__(
-        self, ids: Sequence[str], details: Sequence[str] | None, *, caption: str, thumbnail: Thumbnail
+        self, ids: Sequence[str], details: Sequence[object] | None, *, caption: str, thumbnail: Thumbnail
     ) -> None:
         if details is not None and len(details) != len(ids):
             raise ValueError(f"got {len(details)} details for {len(ids)} ids: expected one for each")
         self.ids = list(ids)
-        self.details = [""] * len(ids) if details is None else list(details)
+        self.details = [""] * len(ids) if details is None else [shown_text(detail) or "" for detail in details]
         self.caption = caption
         self._thumbnail = thumbnail
 

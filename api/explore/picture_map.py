@@ -13,7 +13,7 @@ import numpy.typing as npt
 from PIL import Image, ImageColor
 
 from api.errors import Problem
-from api.explore.grid import data_uri
+from api.explore.grid import data_uri, shown_text
 from api.explore.neighbours import Thumbnail, map_concurrently
 
 PALETTE = (
@@ -37,9 +37,9 @@ class PictureMap:
     with a line to its point.
 
     `points` is `(n, 2)`, one for each of `ids`; `groups`, if given, colours the points, and each is named at its
-    centre. Of more than 15 groups the smaller ones are grey, so that each colour means one group. More than 5,000 are
-    one image of pixels; a million take some seconds. `thumbnail` is as in `Neighbours`; a picture that
-    cannot be read is only a point. Raises ValueError if lengths differ.
+    centre. They may be any values; missing ones are no group. Of more than 15 groups the smaller ones are grey, so that
+    each colour means one group. More than 5,000 points are one image of pixels; a million take some seconds.
+    `thumbnail` is as in `Neighbours`; a picture that cannot be read is only a point. ValueError if lengths differ.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class PictureMap:
         ids: Sequence[str],
         *,
         thumbnail: Thumbnail,
-        groups: Sequence[str | None] | None = None,
+        groups: Sequence[object] | None = None,
     ) -> None:
         self.points = np.asarray(points, np.float64)
         if self.points.shape != (len(ids), 2) or (groups is not None and len(groups) != len(ids)):
@@ -57,7 +57,7 @@ class PictureMap:
         if not np.isfinite(self.points).all():
             raise ValueError("got points that are not finite: expected finite coordinates for each picture")
         self.ids = list(ids)
-        self.groups = [None] * len(ids) if groups is None else list(groups)
+        self.groups = [None] * len(ids) if groups is None else list(map(shown_text, groups))
         self._group_count = len({*self.groups} - {None})
         self._thumbnail = thumbnail
 

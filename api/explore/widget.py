@@ -15,7 +15,7 @@ from api.errors import ApiError, InvalidRequest
 from api.explore.neighbours import Neighbours
 from embedder.errors import EmbedderError
 from index.errors import CollectionError
-from index.search_options import MAX_K
+from index.search_options import MAX_K, QueryLimits
 
 _CONTROLS = """
 .likeness .lk-controls { display: flex; flex-wrap: wrap; gap: 8px; align-items: center; margin-bottom: 8px; }
@@ -53,8 +53,8 @@ class _Step:
 class ExploreWidget(anywidget.AnyWidget):
     """Click a match to make it the query, slide between two queries, turn pages, go back.
 
-    `options` apply to each search, and their `k` is the number of matches on a page. If a search raises, the view stays
-    and says why.
+    `options` apply to each search, `words="only"` to those by text alone, and `k` is the number of matches on a page.
+    If a search raises, the view stays and says why. Raises OptionError for a wrong `k`.
     """
 
     _esm = Path(__file__).parent / "widget.js"
@@ -66,7 +66,7 @@ class ExploreWidget(anywidget.AnyWidget):
     ) -> None:
         self._search = search
         self._options = options
-        self._k = options.get("k") or 18
+        self._k = QueryLimits.checked(options.get("k"), {}).k
         self._steps: list[_Step] = []
         self._go(_Step(query=query, other=other, share=0.5 if other else 0.0))
         super().__init__(view=self._view())
@@ -111,7 +111,10 @@ class ExploreWidget(anywidget.AnyWidget):
         first = step.page * self._k
         if first + self._k > MAX_K:
             raise InvalidRequest(f"only the first {MAX_K:,} matches can be shown")
-        self._results = self._search(**{**self._options, "queries": queries, "k": self._k, "offset": first})
+        options: dict[str, Any] = {**self._options, "queries": queries, "k": self._k, "offset": first}
+        if options.get("words") == "only" and (len(queries) > 1 or "text" not in queries[0]):
+            del options["words"]
+        self._results = self._search(**options)
 
     def _view(self) -> dict[str, Any]:
         step = self._steps[-1]

@@ -23,6 +23,10 @@ logger = logging.getLogger(__name__)
 _MAX_CACHED: Final = 64 * 2**20  # bytes of thumbnails
 _BUSY_RETRY_S: Final = 2
 
+MIN_SIDE: Final = 16
+MAX_SIDE: Final = 1024
+"""Pixels of the longer side of a thumbnail that a caller may choose, at least and at most."""
+
 # Problem of a query's picture for each reason of rejection; other reasons are mapped by their stage.
 _PROBLEM_BY_REASON: Final[dict[str, type[Problem]]] = {
     "bad_uri": errors.BadUrl,

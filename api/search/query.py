@@ -1,7 +1,8 @@
 """A parsed query, and its result."""
 
 import math
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, cast, get_args, overload
@@ -37,6 +38,7 @@ _ONE_LIST: Final = (*OF_VECTORS, "sort", "group_by")
 """With these, vectors and words do not become one list."""
 Words = Literal["auto", "off", "only"]
 _WORDS: Final = get_args(Words)
+_PREFIXES: Final = re.compile(r"^(metadata\.)+")
 _OF_A_PAGE: Final = frozenset({"k", "offset", "fields", "facets", "cursor", "allow_partial"})
 
 
@@ -170,6 +172,8 @@ class Query:
         QueryLimits.checked(self.options.get("k", DEFAULT_K), self.search_options)
         if (words := self.options.get("words", "auto")) not in _WORDS:
             raise OptionError("words", words, f"one of {', '.join(_WORDS)}")
+        if not isinstance(partial := self.options.get("allow_partial", False), bool):
+            raise OptionError("allow_partial", partial, "true or false")
         if (percentile := self.options.get("min_percentile")) is not None:
             checked_number("min_percentile", percentile, QueryOptions)
         if self.options.get("cursor") is not None and self.offset:
@@ -264,19 +268,34 @@ class Matches(Sequence[Match]):
         return [
             {"rank": rank}
             | {name: getattr(match, name) for name in MATCH_COLUMNS[1:]}
-            | {metadata_column(name): value for name, value in match.metadata.items()}
+            | {metadata_column(name, self.COLUMNS): value for name, value in match.metadata.items()}
             for rank, match in enumerate(self.matches, start=self.first)
         ]
 
     def to_pandas(self) -> "pd.DataFrame":
         """A row for each match: its rank, its fields, then the metadata.
 
-        A metadata column with one of these names is called "metadata.<name>".
+        A metadata column with one of these names is called "metadata.<name>". Whole numbers with gaps are of pandas'
+        type Int64 or UInt64, because as floats they would be rounded.
         """
         import pandas as pd
 
         rows = self.rows()
-        return pd.DataFrame(rows, columns=None if rows else list(self.COLUMNS))
+        names = dict.fromkeys(name for row in rows for name in row) or self.COLUMNS
+        return pd.DataFrame({name: _frame_column([row.get(name) for row in rows]) for name in names})
+
+
+def _frame_column(values: list[Any]) -> Any:
+    """The values, as pandas holds them exactly."""
+    import pandas as pd
+
+    if None not in values or pd.api.types.infer_dtype(values, skipna=True) != "integer":
+        return values
+    numbers = [value for value in values if value is not None]
+    for kind in (np.int64, np.uint64):
+        if np.iinfo(kind).min <= min(numbers) and max(numbers) <= np.iinfo(kind).max:
+            return pd.array(values, "Int64" if kind is np.int64 else "UInt64")
+    return values
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -312,12 +331,11 @@ class CollectionsResult(Matches):
 
     def rows(self) -> list[dict[str, Any]]:
         """Like those of a search in one, after the match's `collection`."""
-        return [
-            {"collection": name} | {"metadata.collection" if key == "collection" else key: row[key] for key in row}
-            for row, name in zip(super().rows(), self.collections, strict=True)
-        ]
+        return [{"collection": name} | row for row, name in zip(super().rows(), self.collections, strict=True)]
 
 
-def metadata_column(name: str) -> str:
-    """The name of a metadata column in a table of matches."""
-    return f"metadata.{name}" if name in MATCH_COLUMNS else name
+def metadata_column(name: str, taken: Collection[str] = MATCH_COLUMNS) -> str:
+    """The name of a metadata column in a table of matches, which has columns with the `taken` names. "metadata.rank" is
+    renamed as "rank" is, so that both can be there.
+    """
+    return f"metadata.{name}" if _PREFIXES.sub("", name) in taken else name

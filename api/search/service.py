@@ -199,7 +199,7 @@ class SearchService:
             image_id = part.image_id
             try:
                 return ask_shards(engine.searcher, lambda searcher: searcher.vector(image_id))[0]
-            except (QueryError, UnicodeEncodeError) as error:
+            except QueryError as error:
                 raise image_not_found(engine.searcher, image_id, field=part.field_path.format("id")) from error
         if part.vector is None:
             raise ValueError("expected a part with a picture, text, id or vector")

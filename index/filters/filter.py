@@ -19,7 +19,7 @@ from index.collection.rows import JSON
 from index.errors import FilterError
 from index.filters.columns import OPAQUE, Column, ColumnError, Mask, describe, list_columns
 from index.filters.operators import OPERATORS, And, Comparison, Condition, Not, Or, comparisons, mask
-from index.filters.plain import plain_filter
+from index.filters.plain import plain_value
 
 MAX_DEPTH = 32
 """Maximum nesting of `$and`, `$or` and `$not`."""
@@ -46,7 +46,7 @@ class Filter:
         sets, and values of NumPy and pandas; TypeError for others that JSON cannot represent.
         """
         try:
-            plain = plain_filter(expression)
+            plain = plain_value(expression)
         except RecursionError as error:
             raise _too_deep() from error
         _check_size(plain)

@@ -31,12 +31,12 @@ def _refuse_repeated(members: list[tuple[str, Any]]) -> None:
         raise ValueError(f"the member {name!r:.80} is there more than once")
 
 
-def plain_filter(expression: object) -> Any:
+def plain_value(value: object) -> Any:
     """A copy as a server would get it, of objects, lists, texts, numbers, true, false and null; NaN stays.
 
     Raises TypeError for a value that JSON cannot represent, RecursionError if it is nested too deeply.
     """
-    return json.loads(json.dumps(expression, default=json_value, check_circular=False))
+    return json.loads(json.dumps(value, default=json_value, check_circular=False))
 
 
 def json_value(value: object) -> object:

@@ -8,7 +8,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from index.collection.rows import is_list
+from index.collection.rows import is_list, is_time
 from index.errors import OptionError
 from index.filters.columns import OPAQUE, Column, list_columns
 from index.filters.facets import is_countable
@@ -37,7 +37,7 @@ class SetColumns:
         is_ranked = has_query or has_words
         group_by, facets = options.get("group_by"), options.get("facets")
         return cls(
-            _order(schema, options.get("sort") or (BEST_FIRST if is_ranked else "image_id"), is_ranked=is_ranked),
+            _order(schema, options.get("sort"), is_ranked=is_ranked),
             None if group_by is None else _column(schema, "group_by", group_by, can_group),
             tuple(
                 _column(schema, "facets", name, _can_count) for name in dict.fromkeys(column_names("facets", facets))
@@ -55,11 +55,18 @@ def can_group(column: Column) -> bool:
     return can_sort(column) and is_countable(column.element)
 
 
+def group_type(column: Column) -> pa.DataType:
+    """The type of the groups that answers show: days are texts."""
+    return pa.string() if is_time(column.element) else column.comparison_type
+
+
 def _can_count(column: Column) -> bool:
     return is_countable(column.element)
 
 
-def _order(schema: pa.Schema, sort: str, *, is_ranked: bool) -> Order:
+def _order(schema: pa.Schema, sort: str | None, *, is_ranked: bool) -> Order:
+    if sort is None:
+        sort = BEST_FIRST if is_ranked else "image_id"
     name = sort.removeprefix("-")
     if name == _SCORE:
         if not is_ranked:

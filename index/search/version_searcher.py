@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from cachetools import LRUCache, cachedmethod
 
+from index.arrays import Positions
 from index.collection.records import VersionManifest
 from index.collection.rows import filterable, metadata_columns, text_array
 from index.errors import OptionError, QueryError
@@ -188,16 +189,24 @@ class VersionSearcher:
 
     def row(self, image_id: str) -> dict[str, Any] | None:
         """Every column of an image's row but the embedding, or None if the image is not in the index."""
-        positions = self._index.positions(text_array([image_id]))
+        positions = self._positions(image_id)
         return self._index.rows(positions, self._index.schema.names)[0] if positions[0] >= 0 else None
 
     def vector(self, image_id: str) -> npt.NDArray[np.float32]:
         """An image's vector, `(dim,)` float32, unit norm. QueryError if the image is not in the index."""
-        positions = self._index.positions(text_array([image_id]))
+        positions = self._positions(image_id)
         if positions[0] < 0:
             raise QueryError(f"index version {self.version} holds no image {image_id!r}: expected one of its ids")
         vector: npt.NDArray[np.float32] = self._index.vectors(positions)[0]
         return vector
+
+    def _positions(self, image_id: str) -> Positions:
+        """The image's position; -1 if there is none, as for text that is not UTF-8, which no id is."""
+        try:
+            ids = text_array([image_id])
+        except UnicodeEncodeError:
+            return np.array([-1], np.int64)
+        return self._index.positions(ids)
 
     def percentile(self, score: float, kind: QueryKind | None = "image") -> float | None:
         """The percentage of images that score below `score` with random queries of a kind. None if no query of the kind

@@ -12,11 +12,12 @@ from api.errors import ImageNotFound, PictureNotFound, PictureUnavailable, Shard
 from api.http.problem_documents import problem_docs
 from api.http.query_runner import QueryRunner
 from api.http.responses import etag_response, image_out, json_response
+from api.search.pictures import MAX_SIDE, MIN_SIDE
 from api.search.service import row_of_image
 from index.analysis.duplicate_plan import PlannedGroup, PlanSummary, read_plan
 
 Id = Annotated[str, Query(alias="id", description="the id of an indexed image")]
-Size = Annotated[int | None, Query(ge=16, le=1024, description="for a thumbnail: pixels per side at most")]
+Size = Annotated[int | None, Query(ge=MIN_SIDE, le=MAX_SIDE, description="for a thumbnail: pixels per side at most")]
 
 Offset = Annotated[int, Query(ge=0, le=10**9, description="how many groups to skip")]
 Limit = Annotated[int, Query(ge=1, le=100, description="how many groups to return at most")]

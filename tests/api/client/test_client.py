@@ -21,6 +21,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
+import pyarrow as pa
 import pytest
 from PIL import Image
 
@@ -193,6 +195,16 @@ def test_invalid_arguments_are_not_sent(client: LikenessClient, server: Scripted
     [
         (lambda client: client.embed_texts("red"), "got one text, 'red': expected a list of texts"),
         (lambda client: client.embed_texts({"a": "red"}), "got one text, {'a': 'red'}: expected a list of texts"),
+        (lambda client: client.embed_texts(5), "got one text, 5: expected a list of texts"),
+        (
+            lambda client: client.embed_texts(pd.DataFrame({"a": ["red"]})),
+            "got a table, a DataFrame, not one of its columns: expected a list of texts",
+        ),
+        (
+            lambda client: client.search_batch(pa.table({"text": ["red"]})),
+            "got a table, a Table, not one of its columns: expected a list of searches; use search(…) for one",
+        ),
+        (lambda client: client.search_batch({"text": "red"}), "got one search, {'text': 'red'}: expected a list of"),
         (lambda client: client.embed_images("x.jpg"), "got one picture, 'x.jpg': expected a list of pictures"),
         (lambda client: client.embed_images(Path("x.jpg")), "got one picture, PosixPath('x.jpg'): expected a list of"),
         (lambda client: client.embed_images(b"GIF"), "got one picture, b'GIF': expected a list of pictures"),

@@ -12,6 +12,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 from PIL import Image, ImageColor
@@ -110,6 +111,13 @@ def test_many_searches_at_once(likeness: Likeness) -> None:
     for one in ("abc", {"text": "abc"}):
         with pytest.raises(TypeError, match=r"got one query, .*abc.*: expected a list of queries; use search"):
             likeness.search_batch(one)
+    table = pa.table({"q": ["a red star"]})
+    for one in (table, table.to_pandas()):
+        with pytest.raises(TypeError, match=r"got a table, a .*, not one of its columns: expected a list of queries"):
+            likeness.search_batch(one)
+    for column in (table["q"], table.to_pandas()["q"]):
+        found = likeness.search_batch(column, k=2)
+        assert [each.caption for each in found] == ["2 of 4 images like “a red star”"]
 
 
 def test_a_crop_is_searched_for_and_shown_in_the_grid(likeness: Likeness, fetcher: RecordingFetcher) -> None:
@@ -335,6 +343,16 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Likeness:
     return Likeness(searcher, FakeEmbedder, fetcher=fetcher)
 
 
+def test_a_thumbnail_has_the_sizes_of_a_servers(many: Likeness) -> None:
+    sides: list[tuple[Any, int]] = [(np.int64(20), 20), (16, 16), (1024, 48)]
+    for side, longer in sides:
+        assert max(Image.open(io.BytesIO(many.thumbnail("000.png", side))).size) == longer
+    wrong: list[Any] = [0, -1, 15, 1025, 20.5, "20", None, True]
+    for side in wrong:
+        with pytest.raises(QueryError, match=r"side is .*: expected a whole number from 16 to 1,024"):
+            many.thumbnail("000.png", side)
+
+
 def test_only_part_of_a_long_result_is_shown(many: Likeness) -> None:
     page = html_of(many.search("000.png", k=69))
     assert len(page.sources) == 61
@@ -377,6 +395,31 @@ def test_steps_of_the_widget_can_be_undone_and_a_failed_one_changes_nothing(many
     assert shown(widget) == ids(many.search("024.png", k=5))
     assert send(widget, back=True)["page"] == 1
     assert [send(widget, back=True) for _ in range(2)] == [first, first]
+
+
+def test_the_widget_takes_the_options_of_a_search(many: Likeness) -> None:
+    default: Any
+    two: Any
+    widget: Any = many.explore("003", words="only")
+    assert shown(widget) == ["003.png"]
+    assert send(widget, like="003.png")["error"] == ""
+    assert shown(widget) == ids(many.search("003.png", k=18))
+    assert send(widget, toward="024.png")["error"] == ""
+    default, two = [many.explore("003.png", **options) for options in ({"k": None}, {"k": np.int64(2)})]
+    assert len(shown(default)) == 18
+    assert send(two, page=1)["has_more"] is True
+    wrong: list[tuple[dict[str, Any], type[Exception], str]] = [
+        ({"k": 0}, QueryError, "k is 0: expected a whole number from 1"),
+        ({"k": "x"}, QueryError, "k is 'x': expected a whole number from 1"),
+        ({"cursor": "abc"}, TypeError, "got cursor: expected keywords among "),
+        ({"words": "no"}, Problem, 'words: expected one of auto, off, only, got "no"'),
+    ]
+    for options, error, message in wrong:
+        with pytest.raises(error, match=message):
+            many.explore("003.png", **options)
+    nothing: Any = None
+    with pytest.raises(TypeError, match="got a query of type NoneType: expected a string"):
+        many.explore(nothing)
 
 
 def test_the_widgets_slider_mixes_two_queries(many: Likeness) -> None:
@@ -430,6 +473,24 @@ def test_a_map_draws_every_point_and_pictures_where_there_are_no_points(many: Li
     without_pictures = Likeness(many.searcher, FakeEmbedder, fetcher=RecordingFetcher({}))
     drawn = without_pictures.map(np.eye(2), ["000.png", "001.png"])._repr_html_()
     assert (drawn.count("<circle"), drawn.count("<image")) == (2, 0)
+
+
+@pytest.mark.parametrize(
+    ("groups", "names"),
+    [
+        (["a", None, "b", "a"], ["a", "b"]),
+        (pd.Series([1.5, None, 2.5, 1.5]), ["1.5", "2.5"]),
+        (pd.array([3, None, 4, 3], dtype="Int64"), ["3", "4"]),
+        (pa.chunked_array([[True, None], [False, True]]), ["False", "True"]),
+        (np.array(["2024-05-01", "NaT", "2024-05-02", "2024-05-01"], "datetime64[D]"), ["2024-05-01", "2024-05-02"]),
+    ],
+)
+@pytest.mark.parametrize("copies", [1, 1_500])  # points, and an image of them
+def test_the_groups_of_a_map_may_be_any_column(many: Likeness, groups: Any, names: list[str], copies: int) -> None:
+    column = groups if copies == 1 else list(groups.to_pylist() if hasattr(groups, "to_pylist") else groups) * copies
+    ids: Any = pa.array([f"{number:03}.png" for number in range(4)] * copies)
+    drawn = many.map(np.tile([[0, 0], [0, 1], [1, 0], [1, 1]], (copies, 1)), ids, column)._repr_html_()
+    assert re.findall(r"●</span> ([^<]*)<", drawn) == names
 
 
 def test_many_points_on_a_map_are_one_image(many: Likeness) -> None:
@@ -486,8 +547,13 @@ def test_own_labels_are_on_the_map_and_in_grids(many: Likeness) -> None:
         assert [card.heading.endswith("● <good>") for card in found.match_cards()][:2] == [True, False]
         with pytest.raises(QueryError, match=r"holds no image 'gone.png'"):
             many.mark(["gone.png"], "good")
-        with pytest.raises(TypeError, match=r"got one id, '000.png': expected a list"):
-            many.mark("000.png", "good")
+        calls: list[Callable[[Any], object]]
+        calls = [lambda ids: many.mark(ids, "good"), many.show, lambda ids: many.map(np.eye(2), ids)]
+        for call in calls:
+            with pytest.raises(TypeError, match=r"got one id, '000.png': expected a list"):
+                call("000.png")
+            with pytest.raises(TypeError, match=r"got id 5: expected text"):
+                call(["000.png", 5])
     finally:
         many.labels.clear()
 
@@ -503,3 +569,6 @@ def test_selected_pictures_are_shown_with_a_line_each(many: Likeness) -> None:
     assert 'lk-query"' not in row
     with pytest.raises(ValueError, match="got 1 details for 2 ids"):
         many.show(["003.png", "001.png"], ["one"])
+    found = many.search("000.png", k=2)
+    assert many.show(found, [None, 5])._repr_html_().count("<img") == 2
+    assert repr(many.show(found, [None, 5])) == f"{found[0].image_id}\n{found[1].image_id}  5"

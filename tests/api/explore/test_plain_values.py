@@ -2,6 +2,7 @@
 
 import datetime as dt
 import math
+import pickle
 import re
 from collections import UserDict
 from collections.abc import Callable, Iterator
@@ -24,6 +25,7 @@ from api.http.app import create_app
 from api.local import running
 from api.search.query import Matches
 from index.collection import Collection
+from index.errors import QueryError
 from index.search import Searcher
 from jobs.embedding.model_source import model_record
 from tests.support.collections.hand_made import add_version, rows, unit_vectors
@@ -31,6 +33,7 @@ from tests.support.collections.small_collection import fake_service, png
 from tests.support.fake_embedder import FakeEmbedder
 
 ROWS = 6
+HALF = "\ud800"  # of a character, as JSON and the names of files may have it
 DAYS = [dt.datetime(2024, 5, day, 12, tzinfo=dt.UTC) for day in range(1, ROWS + 1)]
 COLUMNS: dict[str, Any] = {
     "number": pa.array(range(ROWS)),
@@ -136,6 +139,8 @@ def test_a_filter_may_have_values_of_other_libraries(
     "options",
     [
         {"k": np.int64(2), "offset": np.uint8(1), "min_score": np.float32(-1)},
+        {"k": Decimal(2), "offset": Decimal(1), "min_score": Decimal("-0.5"), "distinct": np.True_},
+        {"k": 2, "offset": 1, "allow_partial": np.False_, "diversity": Decimal("0.1")},
         {"k": 2, "offset": 1, "facets": pd.Series(["word"]), "fields": np.array(["word"])},
         {"k": 2, "offset": 1, "facets": pl.Series(["word"]), "fields": pd.Index(["word"])},
     ],
@@ -154,6 +159,13 @@ def test_options_may_have_values_of_other_libraries(
     ("search", "message"),
     [
         ({"words": True}, "words"),
+        ({"allow_partial": "x"}, "allow_partial(:| is 'x':) expected true or false"),
+        ({"allow_partial": 1}, "allow_partial(:| is 1:) expected true or false"),
+        ({"sort": ""}, "sort: expected one of the columns"),
+        ({"group_by": ""}, "group_by: expected one of the columns"),
+        ({"text": HALF}, "in UTF-8|hex escape"),
+        ({"id": HALF}, "has no image|hex escape"),
+        ({"image": png((1, 2, 3)), "sort": HALF}, "sort: expected one of the columns"),
         ({"words": "both"}, "words"),
         ({"facets": iter(["word"])}, "a list of columns|a value that JSON can hold"),
         ({"fields": 7}, "fields: expected a list"),
@@ -322,3 +334,26 @@ def test_an_image_and_an_embedding_are_one_each(likeness: Likeness, client: Like
     with pytest.raises(TypeError, match=r"got \['a\.png', 'b\.png'\] in queries: expected a list of examples"):
         likeness.search(queries=several)
     assert likeness.search(np.arange(16, dtype=np.int8) + 1, k=2)[0].score is not None  # any numbers are a vector
+
+
+def test_half_a_character_is_no_id(likeness: Likeness, client: LikenessClient) -> None:
+    for call in (likeness.thumbnail, client.image, client.picture, lambda image_id: likeness.mark([image_id], "x")):
+        with pytest.raises((QueryError, RequestRefused), match=r"index version 000001 (has|holds) no image"):
+            call(HALF)
+    with pytest.raises(Problem, match="text: expected words that say what to look for, in UTF-8"):
+        likeness.search(HALF)
+
+
+def test_no_query_has_no_vector(likeness: Likeness) -> None:
+    nothing: Any = None
+    for call in (likeness.vector, lambda: likeness.understands(nothing), lambda: likeness.vector(queries=None)):
+        with pytest.raises(TypeError, match="got no query: expected one"):
+            call()
+
+
+def test_a_pickle_of_a_result_says_what_to_pickle(likeness: Likeness) -> None:
+    found = likeness.search("0", k=2)
+    for each in (likeness, found, likeness.show(["0"])):
+        with pytest.raises(TypeError, match=r"a Likeness cannot be pickled, nor a grid .*, as in list\(found\)"):
+            pickle.dumps(each)
+    assert pickle.loads(pickle.dumps(list(found))) == list(found)
