@@ -17,12 +17,12 @@ from watchfiles import watch as watch_files
 from embedder.errors import EmbedderError
 from index.collection.records import ModelRecord
 from index.errors import PASSING, CollectionError, EmptyCollectionError, LeaseError
-from index.storage import Storage
 from jobs.embedding.report import Report
 from jobs.errors import EmptySourceError, JobError, SpecError, TooManyMissingError
 from jobs.exclusions import Exclusions
 from jobs.schedule.run_job import annotate, prune_versions
 from jobs.schedule.spec_file import SpecFile
+from jobs.sources.files import open_source
 from jobs.spec import JobSpec
 from jobs.update import Update
 from jobs.values import counted
@@ -176,7 +176,7 @@ def watch(
     def is_edited() -> bool:
         return file is not None and file.has_changed
 
-    source = Storage.open(job.spec.source)
+    source = open_source(job.spec.source)
     job = replace(job, settle_s=SETTLE_S if source.is_local else 0.0)  # an object appears only once it is complete
     if source.is_local and Path(source.root).is_dir():
         changes = FolderChanges(source.root, say, Exclusions(job.spec.exclude), is_edited)
