@@ -136,9 +136,8 @@ def _run_round(job: Update, made: dict[str, ModelRecord]) -> Report:
     report = replace(job, spec=spec.model_copy(update={"missing": "keep"})).run()
     annotate(job, made)
     report.notes.append(
-        f"searches still find {counted(gone, 'image')} gone from {report.source}: more than --max-missing "
-        f"{spec.max_missing:g} allows. Is a disk not mounted? Otherwise, `likeness reembed` with a higher "
-        "--max-missing removes what is gone"
+        f"searches still find {counted(gone, 'image')} gone from {report.source}: too many to remove "
+        "unattended. Is a disk not mounted? If they are really gone, `likeness reembed` removes them, or says how"
     )
     return report
 
