@@ -67,5 +67,8 @@ class Match:
 MATCH_COLUMNS: Final = ("rank", *(field.name for field in fields(Match) if field.name != "metadata"))
 """The columns of a table of matches besides the metadata."""
 
+ROW_FIELDS: Final = ("uri",)
+"""The fields of a match that are columns of its row. Shards send these and the metadata with their hits."""
+
 SEARCHES: Final = "searches"
 """The column with the names of the saved searches that an image matches; the annotation and the predictor of it."""

@@ -29,6 +29,10 @@ DISTINCT: Final = 0.98
 """Default minimum cosine of duplicates."""
 
 
+PICTURE_FIELDS: Final = ("width", "height", "format", "size", "modified")
+"""Columns besides the metadata that `fields` may name."""
+
+
 def duplicate_cosine(distinct: object) -> float | None:
     """The minimum cosine of duplicates that an option `distinct` stands for. ValueError says what was expected."""
     if distinct is None or distinct is False:
@@ -110,7 +114,7 @@ class SearchOptions(TypedDict, total=False):
         Annotated[Sequence[str], GetPydanticSchema(lambda _, schema_of: schema_of(list[str]))] | None,
         Field(
             max_length=1_000,
-            description="metadata columns to return, and width, height, size and modified; by default all metadata",
+            description=f"metadata columns to return, and any of {', '.join(PICTURE_FIELDS)}; by default all metadata",
             examples=[["label"]],
         ),
     ]

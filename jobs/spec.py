@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import permutations
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import (
     AfterValidator,
@@ -169,6 +169,22 @@ class Notify(Section):
     on_failure: Target | None = None
 
 
+Kind = Literal[
+    "labels",
+    "examples",
+    "head",
+    "quality",
+    "ocr",
+    "clusters",
+    "uniqueness",
+    "outlier",
+    "match",
+    "classifier",
+    "captioner",
+    "predictor",
+]
+"""What makes an annotation's values, by the field that asks for it. Clusters and heads may have labels as well."""
+
 NO_LABEL = "none of these"
 """The label of an image that is near none of the given labels."""
 
@@ -227,9 +243,17 @@ class AnnotationSpec(Section):
     predictor: ClassName | None = Field(None, description="your own class, module:Class; this runs its code")
 
     @property
+    def kind(self) -> Kind:
+        return self._given[-1]
+
+    @property
+    def _given(self) -> list[Kind]:
+        return [kind for kind in get_args(Kind) if getattr(self, kind)]
+
+    @property
     def is_computed(self) -> bool:
         """Whether the values depend on other images, so that they are computed from the live index."""
-        return self.uniqueness or self.outlier
+        return self.kind in ("uniqueness", "outlier")
 
     @field_validator("labels")
     @classmethod
@@ -249,12 +273,9 @@ class AnnotationSpec(Section):
 
     @model_validator(mode="after")
     def _require_one(self) -> AnnotationSpec:
-        others = (
-            "examples, head, quality, ocr, clusters, uniqueness, outlier, match, classifier, captioner or predictor"
-        )
-        given = sum(bool(getattr(self, name)) for name in others.replace(" or ", ", ").split(", "))
-        if given + bool(self.labels and not (self.clusters or self.head)) != 1:
-            raise ValueError(f"expected one of labels (--label or --labels), {others}")
+        if len(self._given) != 1 and self._given not in (["labels", "clusters"], ["labels", "head"]):
+            first, *others = get_args(Kind)
+            raise ValueError(f"expected one of {first} (--label or --labels), {', '.join(others)}")
         if self.head and len(self.labels) == 1:
             raise ValueError("a head with one output has no labels: expected none, or one for each of several outputs")
         if not self.captioner and (self.prompt or self.url or self.engine == "vllm"):

@@ -23,7 +23,6 @@ from index.collection.rows import metadata_columns
 from index.errors import NotACollectionError, RolledBackError
 from index.matches import SEARCHES
 from index.storage.bucket_address import without_secrets
-from index.storage.storage import Storage, canonical_address
 from index.versions.servable import collection_model, live_manifest, live_or_last_good_manifest, live_version
 from jobs.addresses.check_listing import CheckedListing, CheckRules, check_listing
 from jobs.annotation.publish import hidden_columns
@@ -43,7 +42,7 @@ from jobs.planning.known_rows import write_known
 from jobs.planning.plan import Plan
 from jobs.planning.recent_changes import leave_out_recent
 from jobs.search_spec import SearchSpec
-from jobs.sources.files import require_source_exists
+from jobs.sources.files import require_source_exists, source_address
 from jobs.sources.list_images import left_out_warning, list_images
 from jobs.sources.list_videos import FRAME_MARK, Frames, frames_of
 from jobs.sources.listing import UNREADABLE, WEB
@@ -256,8 +255,7 @@ class Update:
 
     @property
     def _address(self) -> str:
-        """The source's address as runs record it: absolute, in one spelling, without credentials."""
-        return canonical_address(Storage.open(self.spec.source).location)
+        return source_address(self.spec.source)
 
     @property
     def _named_model(self) -> str | None:

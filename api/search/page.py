@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,11 +17,8 @@ from index.errors import FilterError, OptionError, QueryError
 from index.queries import QueryKind, mix
 from index.search import VersionSearcher
 from index.search.result_set import Answer
-from index.search_options import MAX_DIVERSE, MAX_K, column_names, is_set
+from index.search_options import MAX_DIVERSE, MAX_K, PICTURE_FIELDS, column_names, is_set
 from index.words.text import any_terms
-
-PICTURE_FIELDS: Final = frozenset({"width", "height", "size", "modified"})
-"""Columns besides the metadata that `fields` may name."""
 
 
 def page_of(searcher: VersionSearcher, query: Query, vectors: Sequence[NDArray[np.float32]]) -> Answer:
@@ -135,7 +131,7 @@ def check_fields(searcher: VersionSearcher, fields: Sequence[str] | None) -> Non
         return
     with naming_option():
         names = column_names("fields", fields)
-    known = sorted((searcher.filterable.keys() - FIXED_COLUMNS) | PICTURE_FIELDS)
+    known = sorted((searcher.filterable.keys() - FIXED_COLUMNS).union(PICTURE_FIELDS))
     wrong = [name for name in names if name not in known]
     if wrong:
         expected = f"only {', '.join(known)}"

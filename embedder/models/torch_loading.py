@@ -25,19 +25,16 @@ Tokens = dict[str, torch.Tensor]
 _VOCABULARIES = ("tokenizer.json", "vocab.json", "spiece.model", "tokenizer.model")
 
 
-def load_weights(checkpoint: Checkpoint, kind: Any = AutoModel, attention: str | None = "sdpa") -> PreTrainedModel:
+def load_weights(checkpoint: Checkpoint, kind: Any = AutoModel) -> PreTrainedModel:
     """The model on the CPU, in eval mode and in the dtype of its weights; raises ModelError."""
     try:
         with quiet_transformers():
-            # Eager attention trains small models faster on CPUs, but with SDPA forward passes were 5 to 18% faster
-            # for every size measured (width 128 at 64 pixels, ViT-B/32, ViT-B/16).
             model, report = kind.from_pretrained(
                 checkpoint.folder,
                 local_files_only=True,
                 trust_remote_code=False,
                 output_loading_info=True,
                 ignore_mismatched_sizes=True,  # otherwise the error only points to a table in the log
-                attn_implementation=attention,
                 dtype="auto",
             )
     except Exception as error:  # each format of weights has its own errors
@@ -59,7 +56,7 @@ def load_weights(checkpoint: Checkpoint, kind: Any = AutoModel, attention: str |
 
 def load_for_task(checkpoint: Checkpoint, kind: Any, device: str | None) -> PreTrainedModel:
     """A model of one of transformers' classes for tasks, on a device and in its dtype; raises ModelError."""
-    model = load_weights(checkpoint, kind, attention=None)  # not all classes support "sdpa"
+    model = load_weights(checkpoint, kind)
     torch_device = pick_device(device)
     if torch_device.type == "cpu":
         keep_freed_memory()

@@ -16,6 +16,7 @@ from index.collection.records import SegmentRecord, VersionManifest
 from index.collection.row_files import map_small
 from index.collection.rows import EMBEDDING, embedding_type, metadata_columns
 from index.errors import DamagedVersionError
+from index.matches import ROW_FIELDS
 from index.search.result_set import SetPage, SetRequest
 from index.search.set_search import SetSearch
 from index.segments.mapped_rows import with_columns
@@ -82,7 +83,7 @@ class Shard:
         self.vectors, self.ids, self.rows = segments.vectors, segments.ids, segments.rows
         self.count_values, self.word_statistics = segments.count_values, segments.word_statistics
         self.sort_keys = segments.sort_keys
-        self._columns = ["uri", *metadata_columns(segments.schema)]
+        self._columns = [*ROW_FIELDS, *metadata_columns(segments.schema)]
 
     @classmethod
     def open(cls, collection: Collection, manifest: VersionManifest, shard: ShardSegments) -> Shard:

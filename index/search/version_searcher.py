@@ -21,7 +21,7 @@ from index.errors import OptionError, QueryError
 from index.filters.columns import type_name
 from index.filters.facets import Counts, facet_columns
 from index.filters.filter import Filter
-from index.matches import Match
+from index.matches import ROW_FIELDS, Match
 from index.queries import QueryKind, unit_vectors
 from index.search.fused import page_of_both
 from index.search.ranking import Searchable, find_set, ranked_page
@@ -242,12 +242,12 @@ class VersionSearcher:
     def _matches(
         self, hits: Sequence[Hit], fields: Sequence[str] | None = None, group_sizes: Mapping[Any, int] | None = None
     ) -> list[Match]:
-        rows = self._rows(hits, ["uri", *(self._metadata if fields is None else dict.fromkeys(fields))])
+        rows = self._rows(hits, [*ROW_FIELDS, *(self._metadata if fields is None else dict.fromkeys(fields))])
         return [
             Match(
                 image_id=hit.image_id,
                 score=hit.score,
-                uri=row.pop("uri"),
+                **{name: row.pop(name) for name in ROW_FIELDS},
                 metadata=row,
                 duplicates=(*hit.duplicates,),
                 box=self._box(hit),

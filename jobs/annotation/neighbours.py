@@ -34,15 +34,14 @@ def neighbour_column(collection: Collection, spec: AnnotationSpec, console: Cons
     Pizzuti, 2002), from 0 to 2; null for the only image. Raises like `ComputedColumns.open`, unless the columns that
     were rolled back have seen all images: then there is nothing to do, as with other annotations.
     """
-    kind = "uniqueness" if spec.uniqueness else "outlier"
     try:
-        columns = ComputedColumns.open(collection, spec.name, kind)
+        columns = ComputedColumns.open(collection, spec.name, spec.kind)
     except RolledBackColumnsError:
-        if report := _rolled_back_report(collection, spec.name, kind):
+        if report := _rolled_back_report(collection, spec.name, spec.kind):
             return report
         raise
     total = columns.searcher.ntotal
-    by = _by(kind, columns.searcher.model)
+    by = _by(spec.kind, columns.searcher.model)
     if columns.is_complete(by, pa.schema({spec.name: pa.float64()})):
         return EmbedReport(listed=total, already_there=total)
     # At once: between small arrays of each block, the heap would keep the memory of all vectors.

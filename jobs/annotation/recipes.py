@@ -37,27 +37,31 @@ def recipe_of(
 
     Raises UsageError for an invalid predictor, ModelError for one that cannot be loaded.
     """
-    if spec.quality:
-        return replace(class_recipe(_QUALITY), id="quality")
-    if spec.predictor:
-        return class_recipe(spec.predictor)
-    if spec.classifier:
-        return _classifier_recipe(spec.classifier, spec.top_k, resources)
-    if spec.captioner:
-        return captioner_recipe(spec, resources)
-    if spec.ocr:
-        return ocr_recipe()
-    if spec.clusters:
-        return clusters_recipe(spec, model, device=resources.device, embedder=embedder)
-    if spec.match:
-        from jobs.annotation.predictors.match import match_recipe  # late: faiss takes a second
+    match spec.kind:
+        case "quality":
+            return replace(class_recipe(_QUALITY), id="quality")
+        case "predictor":
+            return class_recipe(str(spec.predictor))
+        case "classifier":
+            return _classifier_recipe(str(spec.classifier), spec.top_k, resources)
+        case "captioner":
+            return captioner_recipe(spec, resources)
+        case "ocr":
+            return ocr_recipe()
+        case "clusters":
+            return clusters_recipe(spec, model, device=resources.device, embedder=embedder)
+        case "match":
+            from jobs.annotation.predictors.match import match_recipe  # late: faiss takes a second
 
-        return match_recipe(spec.match, spec.k, collection, model)
-    if spec.examples:
-        return examples_recipe(spec, model)
-    if spec.head:
-        return head_recipe(spec, model)
-    return labels_recipe(spec, model, device=resources.device, embedder=embedder)
+            return match_recipe(str(spec.match), spec.k, collection, model)
+        case "examples":
+            return examples_recipe(spec, model)
+        case "head":
+            return head_recipe(spec, model)
+        case "labels":
+            return labels_recipe(spec, model, device=resources.device, embedder=embedder)
+        case "uniqueness" | "outlier" as computed:
+            raise ValueError(f"expected an annotation with a predictor, got {computed}")
 
 
 def class_recipe(name: str) -> Recipe:

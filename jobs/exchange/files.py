@@ -21,7 +21,7 @@ from index.collection.records import ModelRecord
 from index.collection.rows import TEXT, text_array
 from jobs.errors import SourceError
 from jobs.exchange.export import MODEL_KEY
-from jobs.sources.files import SourceFile, extension
+from jobs.sources.files import SourceFile
 from jobs.sources.listing import Column
 from jobs.sources.tables import check_names
 
@@ -123,7 +123,7 @@ class RowFile:
 def copy_ids(file: SourceFile, copy: Path) -> None:
     """Copy the ids of a .npy file, or the lines of a .txt file, to a Parquet file, as its column `id`."""
     with source_errors(file), file.open() as source:
-        write_ids(copy, map(text_array, _ids_of_array(source) if extension(file.name) == "npy" else _lines(source)))
+        write_ids(copy, map(text_array, _ids_of_array(source) if file.kind == "npy" else _lines(source)))
 
 
 def _ids_of_array(source: pa.NativeFile) -> Iterator[list[str]]:
@@ -155,4 +155,4 @@ def source_errors(file: SourceFile) -> Iterator[None]:
     try:
         yield
     except (pa.ArrowException, OSError, UnicodeError, ValueError, EOFError, tokenize.TokenError) as error:
-        raise SourceError(f"cannot read {file.uri} as {extension(file.name)}: {error}") from error
+        raise SourceError(f"cannot read {file.uri} as {file.kind}: {error}") from error

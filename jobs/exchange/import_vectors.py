@@ -24,7 +24,7 @@ from index.collection.rows import EMBEDDING, TEXT, embedding_column
 from index.errors import NotACollectionError
 from index.storage.bucket_address import without_secrets
 from index.storage.scratch import Scratch
-from index.storage.storage import Storage, canonical_address
+from index.storage.storage import canonical_address
 from index.versions.servable import collection_model
 from jobs.embedding.model_source import model_record
 from jobs.embedding.report import EmbedReport
@@ -33,7 +33,7 @@ from jobs.exchange.check_vectors import unit_rows
 from jobs.exchange.vector_files import ID_COLUMNS, NpyPart, RowIds, VectorPart, find_vectors
 from jobs.limits import require_few_rejects
 from jobs.planning.plan import write_block
-from jobs.sources.files import require_source_exists
+from jobs.sources.files import require_source_exists, source_address
 from jobs.sources.list_columns import URI_COLUMNS
 from jobs.sources.listing import (
     FILE_FACTS,
@@ -103,7 +103,7 @@ class VectorImport:
         with writing(Collection.create_or_open(self.collection), "import") as leased:
             self._require_same_model(leased.snapshot(), model)
             self._annotations = list(annotation_logs(leased))
-            address = canonical_address(Storage.open(self.source).location)
+            address = source_address(self.source)
             # A source of its own: a job that embeds the same folder neither deletes these rows nor resumes this run.
             source = canonical_address(f"import:{address}")
             exif = any(part.rows.model and part.first_column(EXIF_COLUMNS) for part in parts)
@@ -150,7 +150,7 @@ class VectorImport:
         elif first := records[0]:
             model = first
         else:
-            address = canonical_address(Storage.open(self.source).location)
+            address = source_address(self.source)
             fingerprint = hashlib.sha256(f"unknown model of {address}".encode()).hexdigest()
             model = ModelRecord(id=UNKNOWN_MODEL, revision=None, fingerprint=fingerprint, dim=dim)
         if model.dim != dim:

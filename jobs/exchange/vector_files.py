@@ -23,7 +23,7 @@ from index.storage.bucket_address import without_secrets
 from jobs.errors import SourceError, UsageError
 from jobs.exchange.check_vectors import Floats, Problems, matrix_of
 from jobs.exchange.files import Header, RowFile, copy_ids, read_header, source_errors, write_ids
-from jobs.sources.files import SourceFile, extension, files_in, source_files
+from jobs.sources.files import SourceFile, files_in, source_files
 from jobs.sources.list_columns import ListColumns, holds_bytes, picture_column
 from jobs.sources.listing import Column, as_text
 
@@ -177,8 +177,8 @@ def find_vectors(
     found = [file for file in source_files(location) if not file.left_out]
     files = {file.name: file for file in sorted(found, key=lambda file: _natural_key(file.name))}
     address = without_secrets(location)
-    arrays = [file for name, file in files.items() if extension(name) == "npy"]
-    tables = [file for name, file in files.items() if extension(name) == "parquet"]
+    arrays = [file for file in files.values() if file.kind == "npy"]
+    tables = [file for file in files.values() if file.kind == "parquet"]
     clip_retrieval = [match for name in files if (match := _CLIP_RETRIEVAL.fullmatch(name))]
     if ids is not None and (clip_retrieval or not arrays):
         kind = "is a clip-retrieval folder" if clip_retrieval else "has none"
@@ -271,8 +271,8 @@ def _rows_beside(array: SourceFile) -> tuple[list[SourceFile], list[str]]:
         metadata = files_in(folder.parent.subfolder("metadata"), f"{match[1]}metadata")
         return [file for file in metadata if file.name == name], []
     beside = list(files_in(folder, uri))
-    tables = [file for file in beside if extension(file.name) == "parquet"]
-    arrays = [file for file in beside if extension(file.name) == "npy"]
+    tables = [file for file in beside if file.kind == "parquet"]
+    arrays = [file for file in beside if file.kind == "npy"]
     if len(tables) == len(arrays) == 1 and RowFile(tables[0]).num_rows == read_header(array).rows:
         return tables, []
     return [], [file.name for file in tables]
@@ -290,9 +290,9 @@ def _npy_part(address: str, arrays: list[SourceFile], tables: list[SourceFile], 
             write_ids(copy, (pa.array(range(start, min(start + _IDS, count))) for start in range(0, count, _IDS)))
     else:
         files = [file for file in source_files(ids) if not file.left_out]
-        if len(files) != 1 or extension(files[0].name) not in ("parquet", "npy", "txt"):
+        if len(files) != 1 or files[0].kind not in ("parquet", "npy", "txt"):
             raise SourceError(f"--ids is {without_secrets(ids)}: expected a .parquet, .npy or .txt file, one id a line")
-        rows = RowFile(files[0], None if extension(files[0].name) == "parquet" else copy)
+        rows = RowFile(files[0], None if files[0].kind == "parquet" else copy)
         if rows.copy:
             copy_ids(files[0], copy)
     return NpyPart(rows, arrays[0])

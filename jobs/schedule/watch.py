@@ -17,12 +17,12 @@ from watchfiles import watch as watch_files
 from embedder.errors import EmbedderError
 from index.collection.records import ModelRecord
 from index.errors import PASSING, CollectionError, EmptyCollectionError, LeaseError
-from index.storage import Storage
 from jobs.embedding.report import Report
 from jobs.errors import EmptySourceError, JobError, SpecError, TooManyMissingError
 from jobs.exclusions import Exclusions
 from jobs.schedule.run_job import annotate, prune_versions
 from jobs.schedule.spec_file import SpecFile
+from jobs.sources.files import open_source
 from jobs.spec import JobSpec
 from jobs.update import Update
 from jobs.values import counted
@@ -136,9 +136,8 @@ def _run_round(job: Update, made: dict[str, ModelRecord]) -> Report:
     report = replace(job, spec=spec.model_copy(update={"missing": "keep"})).run()
     annotate(job, made)
     report.notes.append(
-        f"searches still find {counted(gone, 'image')} gone from {report.source}: more than --max-missing "
-        f"{spec.max_missing:g} allows. Is a disk not mounted? Otherwise, `likeness reembed` with a higher "
-        "--max-missing removes what is gone"
+        f"searches still find {counted(gone, 'image')} gone from {report.source}: too many to remove "
+        "unattended. Is a disk not mounted? If they are really gone, `likeness reembed` removes them, or says how"
     )
     return report
 
@@ -176,7 +175,7 @@ def watch(
     def is_edited() -> bool:
         return file is not None and file.has_changed
 
-    source = Storage.open(job.spec.source)
+    source = open_source(job.spec.source)
     job = replace(job, settle_s=SETTLE_S if source.is_local else 0.0)  # an object appears only once it is complete
     if source.is_local and Path(source.root).is_dir():
         changes = FolderChanges(source.root, say, Exclusions(job.spec.exclude), is_edited)

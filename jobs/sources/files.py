@@ -15,7 +15,7 @@ import pyarrow as pa
 from index.errors import CollectionError
 from index.storage import Storage
 from index.storage.bucket_address import SCHEMES, split_address, without_secrets
-from index.storage.storage import MIN_READ
+from index.storage.storage import MIN_READ, canonical_address
 from jobs.errors import EmptySourceError, SourceError
 from jobs.exclusions import Exclusions
 from jobs.sources.listing import Refused, escaped, listing_table
@@ -37,6 +37,11 @@ class SourceFile:
     """Set if this stands for a folder that cannot be listed: the reason."""
     left_out: str | None = None
     """Set if its name is a reason to leave it out."""
+
+    @property
+    def kind(self) -> str:
+        """Its `extension`."""
+        return extension(self.name)
 
     def open(self, *, min_read: int = MIN_READ) -> pa.NativeFile:
         """See `Storage.open_input`."""
@@ -60,7 +65,7 @@ def file_listing(files: Sequence[SourceFile]) -> pa.Table:
 
 def source_files(location: str, exclusions: Exclusions | None = None) -> Iterator[SourceFile]:
     """The files of a source, in any order. Raises `SourceError` if it does not exist or cannot be listed."""
-    storage, shown = _open(location), without_secrets(location)
+    storage, shown = open_source(location), without_secrets(location)
     files = _local_files if storage.is_local else _stored_files
     try:
         yield from files(storage, exclusions or Exclusions())
@@ -91,7 +96,7 @@ def files_in(folder: Storage, uri: str) -> Iterator[SourceFile]:
 
 def require_source_exists(location: str) -> None:
     """Raise `SourceError` if the source does not exist, in a bucket `EmptySourceError`. Nothing is listed."""
-    storage = _open(location)
+    storage = open_source(location)
     try:
         exists = storage.exists()
     except (CollectionError, OSError) as error:
@@ -105,7 +110,13 @@ def extension(path: str) -> str:
     return PurePosixPath(path).suffix.lower().lstrip(".")
 
 
-def _open(location: str) -> Storage:
+def source_address(location: str) -> str:
+    """As runs record it: absolute, in one spelling, without credentials. Raises `SourceError` like `open_source`."""
+    return canonical_address(open_source(location).location)
+
+
+def open_source(location: str) -> Storage:
+    """The storage of a source, which need not exist. Raises `SourceError` for what cannot be a source."""
     if not location:
         raise SourceError("the source is empty: give a folder, a bucket prefix, a list of URLs, Parquet files or tars")
     shown = without_secrets(location)

@@ -22,7 +22,7 @@ from jobs.exclusions import HIDDEN, Exclusions
 from jobs.file_extensions import PACKED_TARS, TABLE_EXTENSIONS, VIDEO_EXTENSIONS, is_packed, may_be_pictures
 from jobs.sources.beside import Pictures, with_captions, without_id
 from jobs.sources.column_types import TypedLists
-from jobs.sources.files import SourceFile, source_files
+from jobs.sources.files import SourceFile, open_source, source_files
 from jobs.sources.list_columns import ListColumns
 from jobs.sources.list_videos import ListedFrames, list_videos
 from jobs.sources.listing import LISTING, UNREADABLE, Column, Listed, Refused, refused_listing
@@ -61,7 +61,7 @@ def list_images(
     """
     exclusions = Exclusions(exclude)
     found = SortedFiles.of(source_files(location, exclusions), extensions)
-    storage = Storage.open(location)
+    storage = open_source(location)
     location = without_secrets(location)  # from here on only for messages
     columns = ListColumns(uri=uri_column, id=id_column, types=column_types or {})
     _require_lists(location, found, columns)

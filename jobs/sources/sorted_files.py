@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from index.collection.rows import TEXT
 from jobs.file_extensions import TABLE_EXTENSIONS, VIDEO_EXTENSIONS, kind_of_other
-from jobs.sources.files import SourceFile, extension, file_listing
+from jobs.sources.files import SourceFile, file_listing
 from jobs.sources.listing import UNREADABLE, Refused
 from jobs.sources.stored_listing import ROWS, ListingWriter
 
@@ -46,7 +46,7 @@ class SortedFiles:
         videos, tars, tables, refused = list[SourceFile](), list[SourceFile](), list[SourceFile](), list[Refused]()
         left_out, reasons = Counter[str](), dict[str, str]()
         for file in files:
-            kind = extension(file.name)
+            kind = file.kind
             reasons.update(_reasons_below(file.name))
             if file.left_out:
                 left_out[file.left_out] += 1

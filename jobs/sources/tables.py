@@ -18,7 +18,7 @@ from jobs.errors import NotAListError, SourceError
 from jobs.exclusions import EXCLUDED, Exclusions
 from jobs.sources.beside import Pictures, place
 from jobs.sources.column_types import CSV, JSON, NAME, WRITTEN
-from jobs.sources.files import SourceFile, extension
+from jobs.sources.files import SourceFile
 from jobs.sources.list_columns import (
     FILE_NAME,
     ListColumns,
@@ -54,7 +54,7 @@ class TableReader:
 
     def read(self) -> tuple[pa.Table, list[Refused]]:
         """The images of the table, whose metadata have the marks of `column_types`; and its unreadable lines."""
-        kind, lines = extension(self.file.name), dict[int, str]()
+        kind, lines = self.file.kind, dict[int, str]()
         if kind == "parquet":
             return self._read_parquet(), []
         data, code_page = as_utf8(self._read_file(lambda source: source.read()), self.file.uri)
@@ -105,7 +105,7 @@ class TableReader:
         file, columns = self.file, self.columns
         uri_column = next((name for name in columns.uris if name in table.column_names), None)
         if uri_column is None:
-            or_bytes = ", nor one of image bytes" if extension(file.name) == "parquet" else ""
+            or_bytes = ", nor one of image bytes" if file.kind == "parquet" else ""
             raise NotAListError(
                 f"{file.uri} has no column {' or '.join(f'`{name}`' for name in columns.uris)}{or_bytes}; its columns "
                 f"are {', '.join(table.column_names) or 'none'}. Name the one with paths or URLs of images with "
@@ -172,7 +172,7 @@ class TableReader:
             with self.file.open() as source:
                 return read(source)
         except (pa.ArrowException, OSError, UnicodeError) as error:
-            raise SourceError(f"cannot read {self.file.uri} as {extension(self.file.name)}: {error}") from error
+            raise SourceError(f"cannot read {self.file.uri} as {self.file.kind}: {error}") from error
 
 
 def check_names(file: SourceFile, names: list[str]) -> None:
@@ -215,7 +215,7 @@ class ListReader:
 
     def read(self, table: SourceFile) -> Listed:
         """The rows of a table that are images. Beside pictures or tars, a table need not be a list of images."""
-        kind = extension(table.name)
+        kind = table.kind
         try:
             rows, refused, notes = self._list(table)
         except NotAListError:

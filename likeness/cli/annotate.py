@@ -93,11 +93,10 @@ def _embed_source(context: typer.Context, other: "Collection", to: Path | None) 
     """The collection beside the file `to`, with the images of a source, embedded with the model of the `other` one."""
     from embedder.models.own_embedder import OwnModel
     from index.storage.bucket_address import without_secrets
-    from index.storage.storage import Storage
     from jobs.annotation.predictors.match import matched_version
     from jobs.embedding.model_source import ModelCache
     from jobs.errors import SourceError
-    from jobs.sources.files import require_source_exists
+    from jobs.sources.files import open_source, require_source_exists
     from jobs.update import Update
     from likeness.cli.embed import show_embedded
 
@@ -109,7 +108,7 @@ def _embed_source(context: typer.Context, other: "Collection", to: Path | None) 
         raise UsageError(f"{error}: expected a collection, or a source of pictures as of `likeness embed`") from error
     if to is None:
         raise UsageError(f"{shown} is not a collection: expected one, or for a source of pictures --to PAIRS.parquet")
-    if (storage := Storage.open(source)).is_local and to.resolve().is_relative_to(Path(storage.root).resolve()):
+    if (storage := open_source(source)).is_local and to.resolve().is_relative_to(Path(storage.root).resolve()):
         raise UsageError(
             f"--to is {str(to)!r}, in the source, where the pairs would count as a list: name another folder"
         )

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from jobs.errors import UsageError
-from likeness.cli.model_options import Fields, with_fields
+from likeness.cli.model_options import with_fields
 from likeness.cli.options import (
     CLUSTER,
+    COMPARING,
     EMBEDDING,
+    MISSING,
     CollectionArgument,
     FormatOption,
     OptionalCollection,
@@ -84,7 +86,7 @@ def next_commands(collection: str, embedder: str | None = None) -> str:
     )
 
 
-@with_fields(*EMBEDDING, *CLUSTER, Fields("jobs.spec", "JobSpec", "missing max_missing verify_hash"))
+@with_fields(*EMBEDDING, *CLUSTER, MISSING, COMPARING)
 def reembed(
     context: typer.Context,
     source: OptionalSource = None,

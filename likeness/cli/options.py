@@ -159,22 +159,24 @@ def serve_settings(**options: Any) -> "ServeSettings":
 
 _JOB, _RESOURCES, _BUDGET = (("jobs.spec", name) for name in ("JobSpec", "Resources", "IndexBudget"))
 
-# Arguments, what only a file has, and what some commands have beside these or below.
-_OTHERS = (
-    "source collection resources index retention annotations searches notify metrics_file missing max_missing "
-    "verify_hash column_types tiles max_reject_rate exif"
-)
+_ARGUMENTS_OR_FILE = "source collection resources index retention annotations searches notify metrics_file"
+_WITH_METAVAR = (Fields(*_JOB, "column_types", metavar="COLUMN=TYPE,…"), Fields(*_JOB, "tiles", metavar="CxR"))
+_RUN = Fields(*_JOB, "max_reject_rate exif")
+MISSING = Fields(*_JOB, "missing max_missing")
+"""What happens to images that are gone, for commands that look for them."""
+_OVERRIDING = {"max_missing"}  # the job's file
+COMPARING = Fields(*_JOB, "verify_hash")
+_OTHERS = [name for fields in (*_WITH_METAVAR, _RUN, MISSING, COMPARING) for name in fields.names]
 
 EMBEDDING = (
-    Fields(*_JOB, but=_OTHERS),
-    Fields(*_JOB, "column_types", metavar="COLUMN=TYPE,…"),
-    Fields(*_JOB, "tiles", metavar="CxR"),
+    Fields(*_JOB, but=" ".join([_ARGUMENTS_OR_FILE, *_OTHERS])),
+    *_WITH_METAVAR,
     Fields(*_RESOURCES, "device precision"),
 )
 """What is embedded, and with which model."""
 CLUSTER = (
     Fields(*_RESOURCES, "num_gpus actors cpus_per_actor accelerator_type actor_resources batch_size block_size"),
-    Fields(*_JOB, "max_reject_rate exif"),
+    _RUN,
     Fields(*_BUDGET, "queries"),
     Fields(*_RESOURCES, "on address wait_for_nodes"),
 )
@@ -195,18 +197,17 @@ def job_spec(context: typer.Context, **more: Any) -> "JobSpec":
 
 
 def job_or_file(context: typer.Context, beside: set[str], **more: Any) -> "JobSpec":
-    """The job of the file --spec, with which only --max-missing and the options `beside` it go; or `job_spec`."""
+    """The job of the file --spec, with which only what overrides it and the options `beside` it go; or `job_spec`."""
     from jobs.schedule.spec_file import read_spec
 
-    path, missing = context.params["spec"], context.params["max_missing"]
-    if path is None:
+    if (path := context.params["spec"]) is None:
         if context.params["source"] is None or context.params["collection"] is None:
             raise UsageError("expected SOURCE and COLLECTION, or --spec FILE")
         return job_spec(context, **more)
     job = read_spec(path)
     sources = {name: context.get_parameter_source(name) for name in context.params}
     used = {name for name, source in sources.items() if source and source.name == "COMMANDLINE"}
-    if wrong := sorted(used - beside - {"spec", "max_missing"}):
+    if wrong := sorted(used - beside - _OVERRIDING - {"spec"}):
         names = ", ".join(name if name in ("source", "collection") else f"--{name.replace('_', '-')}" for name in wrong)
         raise UsageError(f"{names} cannot be combined with --spec, whose file describes the whole job: set it there")
-    return job.model_copy(update={"max_missing": missing}) if "max_missing" in used else job
+    return job.model_copy(update={name: context.params[name] for name in used & _OVERRIDING})

@@ -15,6 +15,7 @@ from jobs.values import parse_duration
 from likeness.cli.model_options import Fields, with_fields
 from likeness.cli.options import (
     EMBEDDING,
+    MISSING,
     CollectionArgument,
     FormatOption,
     OptionalCollection,
@@ -62,7 +63,7 @@ def schedule(
     run_schedule(job, times, stop, jitter_s=jitter)
 
 
-@with_fields(*EMBEDDING, Fields("jobs.spec", "JobSpec", "missing max_missing"), _REJECT_RATE)
+@with_fields(*EMBEDDING, MISSING, _REJECT_RATE)
 def watch(
     context: typer.Context,
     source: OptionalSource = None,

@@ -28,6 +28,7 @@ from index.versions.servable import check_version, open_last_good
 from jobs.annotation.predictor import Batch, Columns, Recipe
 from jobs.embedding.stages import CollectionAt
 from jobs.errors import UsageError
+from jobs.sources.files import source_address
 from jobs.values import fingerprint_of
 
 
@@ -139,7 +140,7 @@ def write_pairs(collection: Collection, name: str, other: Collection, file: Path
     values = Annotation(name, log, runs).rows
     images, others = (each.snapshot().live for each in (collection, other))
     if source:
-        images = images.of_source(canonical_address(Storage.open(source).location))
+        images = images.of_source(source_address(source))
     lists = {column: values.catalog.aliases[f"{name}_{column}"] for column in ("ids", "scores")}
     sql = _PAIRS.format(**lists, values=values.sql, images=images.sql, others=others.sql)
     storage = Storage.open(file.parent)

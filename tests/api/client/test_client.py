@@ -39,7 +39,7 @@ from api.settings import Access
 from benchmarks.common.waiting import eventually
 from embedder.identity import ModelIdentity
 from index.collection import Collection
-from index.matches import Match
+from index.matches import MATCH_COLUMNS, Match
 from tests.support.collections.small_collection import PLAIN, add_pictures, followed_service, make_collection, png
 from tests.support.fake_embedder import FakeEmbedder
 from tests.support.pictures.sample_images import rotated
@@ -231,9 +231,7 @@ def test_an_images_row_is_flat_as_in_the_library(client: LikenessClient, server:
 def test_a_result_is_a_data_frame() -> None:
     odd = replace(RESULT.matches[0], metadata={"label": "red", "score": 7})
     frame = replace(RESULT, matches=[*RESULT.matches, odd]).to_pandas()
-    own = ["rank", "score", "percentile", "image_id", "uri", "duplicates", "box"]
-    own += ["words", "vector_rank", "group", "group_size"]
-    assert list(frame.columns) == [*own, "label", "metadata.score"]
+    assert list(frame.columns) == [*MATCH_COLUMNS, "label", "metadata.score"]
     assert frame.iloc[1].to_list() == [
         2,
         0.5,
@@ -246,7 +244,7 @@ def test_a_result_is_a_data_frame() -> None:
         "red",
         7,
     ]
-    assert list(replace(RESULT, matches=[]).to_pandas().columns) == own
+    assert list(replace(RESULT, matches=[]).to_pandas().columns) == [*MATCH_COLUMNS]
 
 
 def test_a_result_is_a_sequence_of_matches_whose_ranks_start_after_the_offset(

@@ -24,6 +24,7 @@ from api.explore.picture_map import group_colours
 from api.explore.widget import ExploreWidget
 from embedder.errors import ModelError
 from index.errors import NotACollectionError, QueryError
+from index.matches import MATCH_COLUMNS
 from index.search import Searcher
 from tests.support.collections.small_collection import PLAIN, RecordingFetcher, make_collection, png
 from tests.support.fake_embedder import FakeEmbedder
@@ -317,9 +318,7 @@ def test_an_empty_result_says_so(likeness: Likeness) -> None:
 def test_tables_have_a_row_for_each_match(likeness: Likeness) -> None:
     found = likeness.search("red.png", k=2)
     table = found.to_arrow()
-    own = ["rank", "score", "percentile", "image_id", "uri", "duplicates", "box"]
-    own += ["words", "vector_rank", "group", "group_size"]
-    assert table.schema.names == [*own, "label", "weight"]
+    assert table.schema.names == [*MATCH_COLUMNS, "label", "weight"]
     assert table.schema.field("label").type == pa.string()
     assert table["score"].to_pylist() == [match.score for match in found]
     frame = found.to_pandas()
@@ -327,7 +326,7 @@ def test_tables_have_a_row_for_each_match(likeness: Likeness) -> None:
     assert frame["rank"].tolist() == [1, 2]
     assert list(frame.columns) == table.schema.names
     some = likeness.search("red.png", k=1, offset=1, fields=["width", "label"])
-    assert some.to_arrow().schema.names == [*own, "width", "label"]
+    assert some.to_arrow().schema.names == [*MATCH_COLUMNS, "width", "label"]
     assert some.to_arrow().select(["rank", "width", "label"]).to_pylist() == [
         {"rank": 2, "width": 48, "label": found[1].metadata["label"]}
     ]

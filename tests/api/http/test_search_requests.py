@@ -210,7 +210,8 @@ def test_filter_min_score_and_fields(client: TestClient) -> None:
     assert everything["matches"][0]["metadata"] == {"label": "red-1", "weight": None}
     assert search(client, url=URL, fields=["label"])["matches"][0]["metadata"] == {"label": "red-1"}
     assert search(client, url=URL, fields=[])["matches"][0]["metadata"] == {}
-    of_the_picture = {"height": 40, "width": 48, "size": len(png(COLOURS["red-1.png"])), "label": "red-1"}
+    size = len(png(COLOURS["red-1.png"]))
+    of_the_picture = {"height": 40, "width": 48, "format": "png", "size": size, "label": "red-1"}
     assert search(client, url=URL, fields=[*of_the_picture, "label"])["matches"][0]["metadata"] == of_the_picture
 
 
@@ -417,7 +418,7 @@ def test_what_a_url_cannot_have_is_refused(
         ({"id": "x" * 5_000}, "id", "at most 4096 characters"),
         ({"queries": [{"text": "a", "k": 3}]}, "queries.0.k", "only crop, embedding, id, image, text, url, weight"),
         ({"queries": [{"text": "a", "weight": 1e9}]}, "queries.0.weight", "a number of at most 100"),
-        ({"text": "a", "fields": ["label", "etag"]}, "fields", "only height, label, modified, size, weight, width"),
+        ({"text": "a", "fields": ["label", "etag"]}, "fields", "only format, height, label, modified, size, w"),
         ({"text": "a", "distinct": "yes"}, "distinct", "a cosine from -1 to 1"),
         ({"text": "a", "offset": -1}, "offset", "a whole number from 0 to 9,990"),
         ({"text": "a", "offset": 9_995}, "offset", "from 0 to 9,990"),

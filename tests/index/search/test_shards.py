@@ -125,6 +125,14 @@ def test_other_shards_answer_as_if_they_were_all(collection: Collection, lost: s
         assert found == expected[:k]
 
 
+def test_hits_come_with_all_that_a_few_matches_show(collection: Collection) -> None:
+    """Otherwise each search would take a second round of all shards, for their rows."""
+    whole, shards = Searcher.open(collection), InProcessShards(collection, 4)
+    shards.lost_from = {"rows": {*shards.shards}}
+    query = unit_vectors(1, seed=5)
+    assert shards.searcher().search(query, 10) == whole.search(query, 10)
+
+
 def test_an_image_is_found_by_id_unless_its_own_shard_is_lost(collection: Collection) -> None:
     whole, shards = Searcher.open(collection), InProcessShards(collection, 4)
     shards.lost = {1}

@@ -116,6 +116,10 @@ def test_values_are_read_as_written(tmp_path: Path, line: str, expected: dict[st
         ),
         (WHOLE.replace("{command: cat}", "{cmd: cat}"), r"notify\.on_success\.cmd: .*: expected some of url, command"),
         (WHOLE + "annotations: [{nam: x}]\n", r"line 21, annotations\.0\.nam: .*: expected some of name, labels"),
+        *(
+            (f"{WHOLE}annotations: [{{name: x, {given}}}]\n", r"expected one of labels \(.*\), examples, head, quality")
+            for given in ("k: 3", "quality: true, ocr: true", "labels: [a], quality: true", "head: h.onnx, clusters: 2")
+        ),
         (WHOLE.replace("missing: keep", "missing: drop"), r"line 10, missing: expected 'keep' or 'delete', got"),
         (WHOLE.replace("{command: cat}", "{}"), r"line 16, notify\.on_success: expected one of url and command"),
         (WHOLE.replace("likeness.prom", "likeness.txt"), r"line 18, metrics_file: .*\.prom"),

@@ -262,7 +262,7 @@ def test_new_pictures_are_found_while_too_many_are_gone(nights: Nights) -> None:
 
     said, _ = watch(nights, replace, lambda: None)
     assert said[-2].startswith("1 new: searchable")
-    assert f"searches still find 3 images gone from {nights.pictures}: more than --max-missing 0.2" in said[-1]
+    assert f"searches still find 3 images gone from {nights.pictures}: too many to remove" in said[-1]
     assert Searcher.open(nights.collection).ntotal == 7
 
 
