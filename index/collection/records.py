@@ -137,11 +137,12 @@ class RowFile(FileRecord):
 class RunSettings(Record):
     """What the rows of a run were made with, besides its model; rows that were made otherwise are written again.
 
-    `keep` is the filter for images, as canonical JSON; None: all were embedded. `exif`: they have columns from EXIF.
+    `keep` is the filter for images, as canonical JSON; None: all were embedded. `exif` is the version of the columns
+    from EXIF that they have; 0: none.
     """
 
     keep: str | None = None
-    exif: bool = False
+    exif: Count = 0
 
     def differing(self, other: "RunSettings") -> list[str]:
         """The names of the settings in which both differ."""

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from embedder.images.exif import EXIF_COLUMNS
+from embedder.images.exif import EXIF_COLUMNS, EXIF_VERSION
 from embedder.models.load import find_model
 from index.collection import Collection, writing
 from index.collection.annotations import annotation_logs, belongs_to
@@ -107,7 +107,8 @@ class VectorImport:
             # A source of its own: a job that embeds the same folder neither deletes these rows nor resumes this run.
             source = canonical_address(f"import:{address}")
             exif = any(part.rows.model and part.first_column(EXIF_COLUMNS) for part in parts)
-            run, files = leased.start_run(source, model, settings=RunSettings(exif=exif)), list[RowFile]()
+            settings = RunSettings(exif=EXIF_VERSION * exif)
+            run, files = leased.start_run(source, model, settings=settings), list[RowFile]()
             report, reasons = EmbedReport(listed=sum(map(len, parts)), already_there=0), Counter[str]()
             with _discard_on_error(leased, run.run_id):
                 for block in self._blocks(ids, model.dim):
