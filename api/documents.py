@@ -136,7 +136,7 @@ class PageOut(TypedDict):
     """How many images a search found in all, and how to read on."""
 
     first: Annotated[int, Field(description="the rank of the first match of this page")]
-    total: Annotated[int, Field(description="how many images pass the filter and the lowest score, on all pages")]
+    total: Annotated[int, Field(description="how many images pass the filter and the bounds of scores, on all pages")]
     exact: Annotated[
         bool,
         Field(description="whether `total` is exact; otherwise an approximate search found these images"),

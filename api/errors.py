@@ -264,6 +264,12 @@ class UrlTimeout(Problem, slug="url-timeout", status=504, title="The URL took to
 
 PROBLEMS: Final = {kind.slug: kind for kind in Problem.__subclasses__()}
 """All problems, by slug."""
+COMMON_PROBLEMS: Final = (UnknownApiVersion, InvalidRequest, Internal)
+"""Problems of every route."""
+GUARDED_PROBLEMS: Final = (RateLimited, Overloaded, AnswerTimeout, CollectionUnavailable)
+"""Problems of every route that is limited."""
+KEY_PROBLEMS: Final = (Unauthorized, Forbidden)
+"""Problems of every route that needs a key."""
 BODY_PROBLEMS: Final = (MalformedBody, RequestTimeout, TooLarge, UnsupportedMediaType)
 """Problems of every route that reads a body."""
 SEARCH_PROBLEMS: Final = (

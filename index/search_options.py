@@ -9,6 +9,7 @@ from functools import cache
 from typing import Annotated, Any, Final, TypeGuard, get_type_hints
 
 import numpy as np
+import numpy.typing as npt
 from pydantic import Field, GetPydanticSchema, PlainValidator, WithJsonSchema
 from pydantic.fields import FieldInfo
 from typing_extensions import TypedDict  # pydantic refuses `typing.TypedDict` before Python 3.12
@@ -120,6 +121,10 @@ class SearchOptions(TypedDict, total=False):
     ]
 
 
+OF_VECTORS: Final = ("min_score", "distinct", "diversity")
+"""Options that are about vectors and their scores: they need a query that has some."""
+
+
 def is_set(options: Mapping[str, Any], name: str) -> bool:
     """Whether an option asks for something: a lowest score of 0 does, a diversity of 0 does not."""
     value = options.get(name)
@@ -182,6 +187,15 @@ class QueryLimits:
             diversity=diversity,
             exclude=frozenset(exclude),
         )
+
+    @property
+    def has_all_scores(self) -> bool:
+        """Whether every score is within the bounds."""
+        return self.min_score == -math.inf
+
+    def within(self, scores: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
+        """Which of the scores, rounded as answers show them, are within the bounds."""
+        return scores >= self.min_score
 
     @property
     def depth(self) -> int:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import permutations
 from typing import Annotated, Any, Literal, get_args
 
@@ -23,7 +22,7 @@ from pydantic import (
 from embedder.identity import Precision
 from embedder.images.exif import EXIF_COLUMNS
 from embedder.images.formats import IMAGE_EXTENSIONS
-from embedder.images.limits import ACCEPTED_LIMITS, DEFAULT_LIMITS, ImageLimits
+from embedder.images.limits import DEFAULT_LIMITS, ImageLimits
 from index.tiles import checked_tiles
 from jobs.exclusions import checked_patterns
 from jobs.fields import (
@@ -373,9 +372,7 @@ class JobSpec(Section):
 
     @property
     def limits(self) -> ImageLimits:
-        """With more pixels than by default, the user accepts pictures such as plans, however little they weigh."""
-        limits = DEFAULT_LIMITS if self.max_pixels <= DEFAULT_LIMITS.max_pixels else ACCEPTED_LIMITS
-        return replace(limits, max_pixels=self.max_pixels)
+        return DEFAULT_LIMITS.with_pixels(self.max_pixels)
 
     @field_validator("exclude", mode="before")
     @classmethod

@@ -12,6 +12,7 @@ from typing import Literal
 from rich.console import Console
 from rich.markup import escape
 
+from embedder.images.exif import EXIF_VERSION
 from embedder.images.formats import IMAGE_EXTENSIONS
 from embedder.protocol import Embedder
 from embedder.python_class import what_changed
@@ -327,7 +328,8 @@ class Update:
         source, spec, listing = self.report.source, self.spec, checked.listing
         unreadable = listing.read(["error_message"], f"error_reason = '{UNREADABLE}'")
         delete = spec.missing == "delete" and not unreadable.num_rows and not incomplete
-        exif = last_filter(snapshot, self._address).settings.exif if spec.exif is None else spec.exif
+        last = last_filter(snapshot, self._address).settings.exif
+        exif = last if spec.exif is None else EXIF_VERSION * spec.exif
         settings = image_filter.settings.model_copy(update={"exif": exif})
         with self.report.timed("compare"), self.console.status("comparing"):
             change = compare(

@@ -26,8 +26,8 @@ T = TypeVar("T")
 _MAX_SHOWN = 60  # pictures in a grid: more would add megabytes to a notebook's file
 SIDE = 160  # pixels of a thumbnail
 
-# Nearest neighbours, however far away, always exist, unless one of these options excludes them.
-_NO_MATCH = "passes filter, min_score, min_percentile and offset"
+# Nearest neighbours, however far away, always exist, unless options exclude them.
+_NO_MATCH = "passes the options of the search, such as filter and min_score"
 
 Thumbnail = Callable[[str, int], bytes]
 """Returns a JPEG of the image with this id, whose longer side has at most so many pixels. Raises Problem."""

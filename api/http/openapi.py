@@ -10,8 +10,7 @@ from fastapi.params import Depends
 from fastapi.security import APIKeyHeader, HTTPBearer
 from pydantic import TypeAdapter
 
-from api import errors
-from api.errors import Problem
+from api.errors import COMMON_PROBLEMS, GUARDED_PROBLEMS, KEY_PROBLEMS, Problem
 from api.http.middleware.every_request import API_VERSION, VERSION
 from api.http.parameters import check_parameters
 from api.http.problem_documents import problem_docs
@@ -91,8 +90,6 @@ def parameters_of(document: Document[Any]) -> list[dict[str, Any]]:
     ]
 
 
-_COMMON_PROBLEMS: Final = (errors.UnknownApiVersion, errors.InvalidRequest, errors.Internal)
-_GUARDED_PROBLEMS: Final = (errors.RateLimited, errors.Overloaded, errors.AnswerTimeout, errors.CollectionUnavailable)
 # The middleware checks the key.
 _KEY: Final = (
     Security(HTTPBearer(scheme_name="bearer", auto_error=False)),
@@ -102,8 +99,9 @@ _KEY: Final = (
 
 def guarded_routes(*, needs_key: bool) -> dict[str, Any]:
     """The arguments of `include_router` for routes that are limited, and may need a key."""
-    refusals = (errors.Unauthorized, errors.Forbidden) if needs_key else ()
-    return open_routes(*_GUARDED_PROBLEMS, *refusals, dependencies=_KEY if needs_key else ())
+    if needs_key:
+        return open_routes(*GUARDED_PROBLEMS, *KEY_PROBLEMS, dependencies=_KEY)
+    return open_routes(*GUARDED_PROBLEMS)
 
 
 def open_routes(*problems: type[Problem], dependencies: tuple[Depends, ...] = ()) -> dict[str, Any]:
@@ -111,7 +109,7 @@ def open_routes(*problems: type[Problem], dependencies: tuple[Depends, ...] = ()
     version = {"schema": {"type": "string", "enum": [VERSION]}, "description": "the API version of this answer"}
     answer = {"headers": {API_VERSION: {**version, "required": True}}}
     return {
-        "responses": {200: answer, **problem_docs(*_COMMON_PROBLEMS, *problems)},
+        "responses": {200: answer, **problem_docs(*COMMON_PROBLEMS, *problems)},
         "dependencies": [Depends(check_parameters), *dependencies],
     }
 

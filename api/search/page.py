@@ -11,7 +11,7 @@ from api.documents import PageOut
 from api.errors import abbreviate, invalid, invalid_fields
 from api.search.cursor import Cursor
 from api.search.facets import facets_out
-from api.search.query import OF_VECTORS, Part, Query
+from api.search.query import NOT_OF_WORDS, Part, Query
 from index.collection.rows import FIXED_COLUMNS
 from index.errors import FilterError, OptionError, QueryError
 from index.queries import QueryKind, mix
@@ -72,7 +72,7 @@ def _check_words(query: Query) -> None:
             "words that say what to look for, of letters or digits",
             query.words,
         )
-    for name in OF_VECTORS:
+    for name in NOT_OF_WORDS:
         if is_set(query.options, name):
             expected = "none with words: only, which compares no vectors"
             raise invalid(name, expected, query.options.get(name))

@@ -18,7 +18,7 @@ from embedder.identity import ModelIdentity
 from index.errors import OptionError
 from index.matches import MATCH_COLUMNS, Match
 from index.queries import QueryKind, Source, kind_of
-from index.search_options import DEFAULT_K, MAX_K, Place, QueryLimits, SearchOptions, checked_number, is_set
+from index.search_options import DEFAULT_K, MAX_K, OF_VECTORS, Place, QueryLimits, SearchOptions, checked_number, is_set
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,9 +32,9 @@ FITTING_PERCENTILE: Final = 99.995
 describe, and 97% of 200 for a shape, a colour or a subject that no image has find nothing.
 """
 
-OF_VECTORS: Final = ("min_score", "min_percentile", "distinct", "diversity")
-"""Options that are about vectors and their scores."""
-_ONE_LIST: Final = (*OF_VECTORS, "sort", "group_by")
+NOT_OF_WORDS: Final = (*OF_VECTORS, "min_percentile")
+"""A search for words alone takes none of these."""
+_ONE_LIST: Final = (*NOT_OF_WORDS, "sort", "group_by")
 """With these, vectors and words do not become one list."""
 Words = Literal["auto", "off", "only"]
 _WORDS: Final = get_args(Words)
@@ -66,8 +66,8 @@ class QueryOptions(SearchOptions, total=False):
         Words,
         Field(
             description="whether a search by `text` also looks for images that have these words in a column of text, "
-            "such as captions, or in the name of a file: `auto`, the default, ranks both as one list if the best come "
-            "first without groups and without a lowest score; `only` needs no model; `off`",
+            "such as captions, or in the name of a file: `auto`, the default, ranks both as one list without "
+            f"{', '.join(_ONE_LIST[:-1])} and {_ONE_LIST[-1]}; `only` needs no model; `off`",
         ),
     ]
     cursor: Annotated[

@@ -13,6 +13,7 @@ const KINDS = {
   cropped: "Cropped",
   similar: "Similar",
 };
+const nameOf = (kind) => KINDS[kind] ?? kind; // a later release may have found other kinds
 const NO_PLAN = "Run “likeness duplicates” for this collection, then reload this page.";
 const NEW_PLAN = "There is another plan since this page was opened, so these groups are out of date. ";
 let shownPlan = null; // when the plan of the groups that are shown was made
@@ -68,7 +69,7 @@ function offerNewPlan() {
 const notice = (title, text) => element("div", { class: "notice" }, element("h2", {}, title), element("p", {}, text));
 
 function summary(plan, serving) {
-  const kinds = Object.entries(plan.duplicates).map(([kind, count]) => `${formatCount(count)} ${KINDS[kind].toLowerCase()}`);
+  const kinds = Object.entries(plan.duplicates).map(([kind, count]) => `${formatCount(count)} ${nameOf(kind).toLowerCase()}`);
   const unreadCount = Object.values(plan.unread).reduce((sum, count) => sum + count, 0);
   return [
     plan.groups ? `${plural(plan.groups, "group")}: ${kinds.join(", ")}` : "No duplicates were found.",
@@ -83,7 +84,7 @@ function groupItem({ keep, duplicates: others }) {
   best.classList.add("keep");
   const items = others.map((other) => {
     const why = other.kind === "similar" ? `score ${other.score.toFixed(3)}` : `the picture to keep: ${other.why}`;
-    return element("li", {}, candidate(other, element("h3", {}, KINDS[other.kind]), element("p", { class: "hint" }, why)));
+    return element("li", {}, candidate(other, element("h3", {}, nameOf(other.kind)), element("p", { class: "hint" }, why)));
   });
   return element("li", { class: "group" }, best, element("ul", { class: "others", role: "list" }, ...items));
 }

@@ -18,6 +18,8 @@ EXIF_COLUMNS: Final = {
     "exif_longitude": "double",
 }
 """The columns that `read_exif` returns, with Arrow's names of their types."""
+EXIF_VERSION: Final = 1
+"""Raise it when columns or how they are read change: pictures that were read by a lower one are read again."""
 
 _MAX_BYTES: Final = 2**20  # in a JPEG it has at most 64 KiB
 _MAX_CHARACTERS: Final = 100

@@ -4,8 +4,8 @@ The figures were measured with Pillow 13 on costly pictures of 48 megapixels. De
 """
 
 import sys
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Final, Self
 
 from PIL import Image
 
@@ -95,6 +95,11 @@ class ImageLimits:
     max_memory: int = 2 * 2**30
     max_seconds: float = float("inf")
 
+    def with_pixels(self, max_pixels: int) -> Self:
+        """With another limit of pixels. More of them are for plans and the like, however little these weigh."""
+        max_unpacked = self.max_unpacked if max_pixels <= self.max_pixels else float("inf")
+        return replace(self, max_pixels=max_pixels, max_unpacked=max_unpacked)
+
     def check_bytes(self, data: bytes) -> None:
         """Raises ImageError for an empty or too large file."""
         if not data:
@@ -141,5 +146,5 @@ class ImageLimits:
 
 
 DEFAULT_LIMITS = ImageLimits()
-ACCEPTED_LIMITS = ImageLimits(max_pixels=sys.maxsize, max_unpacked=float("inf"))
-"""For pictures that a job has accepted, with a limit of its own."""
+ACCEPTED_LIMITS = DEFAULT_LIMITS.with_pixels(sys.maxsize)
+"""For pictures that a job has accepted, with a limit of its own. A limit that is new must let those pass too."""

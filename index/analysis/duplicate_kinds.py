@@ -1,4 +1,4 @@
-"""The kinds of duplicates: a new one is an entry here. Which one a pair is, `jobs/duplicates/find.py` decides."""
+"""The kinds of duplicates. Which one a pair is, `find.py` and `comparer.py` in `jobs/duplicates` decide."""
 
 from typing import Final, Literal, get_args
 
@@ -7,3 +7,5 @@ Kind = Literal["identical_bytes", "identical_pixels", "re_encoded", "cropped", "
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 PIXEL_KINDS: Final = frozenset(KINDS) - {"identical_bytes", "similar"}
 """The kinds for which pixels are compared."""
+DETAIL_KINDS: Final = PIXEL_KINDS - {"identical_pixels"}
+"""The kinds for which their details are compared."""

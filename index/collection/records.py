@@ -137,11 +137,12 @@ class RowFile(FileRecord):
 class RunSettings(Record):
     """What the rows of a run were made with, besides its model; rows that were made otherwise are written again.
 
-    `keep` is the filter for images, as canonical JSON; None: all were embedded. `exif`: they have columns from EXIF.
+    `keep` is the filter for images, as canonical JSON; None: all were embedded. `exif` is the version of the columns
+    from EXIF that they have; 0: none.
     """
 
     keep: str | None = None
-    exif: bool = False
+    exif: Count = 0
 
     def differing(self, other: "RunSettings") -> list[str]:
         """The names of the settings in which both differ."""
@@ -193,14 +194,13 @@ class Delivered(Record):
 
 class RunManifest(RunStart):
     """`manifest.json` of a run. `files` lists its row files (see `FileList`), of which there may be millions; `facts`
-    has all columns of their rows but vectors, and the ids of images that left the source. `finished_at` and `counts`
-    are informative.
+    has all columns of their rows but vectors, and the ids of images that left the source. `finished_at` is
+    informative.
     """
 
     finished_at: Time
     files: RowFile
     facts: list[RowFile]
-    counts: dict[str, int] = {}
 
 
 class Current(Record):

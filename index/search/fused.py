@@ -18,9 +18,10 @@ _CONSTANT: Final = 60  # as in the paper: the first ranks should not outweigh al
 _LEAST_SHARE: Final = 0.8  # of the best score of words; of three that are as rare, two are less
 
 
-def page_of_both(index: Searchable, request: SetRequest, k: int, place: Place) -> SetPage:
-    """The set that the request's vector finds, with the k hits after the place, the best by vector and words first."""
+def page_of_both(index: Searchable, request: SetRequest, place: Place) -> SetPage:
+    """The set that the request's vector finds, with the hits after the place, the best by vector and words first."""
     assert request.words is not None
+    k = request.limits.k
     of_words = replace(request.words, k=MIXED_HITS)
     found = replace(request, words=of_words, order=BEST, facets=(), after=None, depth=MIXED_HITS)
     by_words = find_set(index, found).hits

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from index.arrays import Parts, Positions, Slots, rounded
+from index.search_options import QueryLimits
 from index.segments.hits import Hits
 
 
@@ -24,10 +25,10 @@ class Members:
     parts: Parts | None = None
 
     @classmethod
-    def of(cls, hits: Hits, min_score: float) -> Members:
-        """Those that score so much or more, of a search with one query."""
+    def of(cls, hits: Hits, limits: QueryLimits) -> Members:
+        """Those whose score is within the limits, of a search with one query."""
         scores, positions, parts = rounded(hits.scores[0]), hits.positions[0], hits.parts[0]
-        good = np.flatnonzero((positions >= 0) & (scores >= min_score))
+        good = np.flatnonzero((positions >= 0) & limits.within(scores))
         slots = good[np.argsort(positions[good], kind="stable")]
         return cls(positions[slots], scores[slots], scores[slots], parts[slots])
 

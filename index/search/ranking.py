@@ -15,7 +15,7 @@ from index.arrays import Vectors, least_score, rounded
 from index.search.result_set import Hit, SetPage, SetRequest
 from index.search.set_search import SetSearch
 from index.search.sharded_index import ShardedIndex
-from index.search_options import MAX_K, Place, QueryLimits
+from index.search_options import MAX_K, Place
 from index.segments.segmented_index import SegmentedIndex
 
 _BLOCK: Final = 256  # candidates that one matrix product compares with the distinct hits before them
@@ -30,8 +30,9 @@ def find_set(index: Searchable, request: SetRequest) -> SetPage:
     return index.page(request) if isinstance(index, ShardedIndex) else SetSearch(index, request).page()
 
 
-def ranked_page(index: Searchable, request: SetRequest, limits: QueryLimits, place: Place) -> SetPage:
+def ranked_page(index: Searchable, request: SetRequest, place: Place) -> SetPage:
     """The set, with the hits of the page after the place."""
+    limits = request.limits
     count, first = place.seen + limits.k, place.first
     if limits.diversity:
         count, first = _pool_size(count), _pool_size(first)

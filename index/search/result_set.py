@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,7 +14,7 @@ from index.filters.columns import Column
 from index.filters.facets import Counts
 from index.filters.filter import Filter
 from index.matches import Match
-from index.search_options import Place
+from index.search_options import Place, QueryLimits
 from index.words.ranked import WordQuery
 
 MAX_VALUES: Final = 100_000
@@ -46,9 +45,8 @@ class SetRequest:
 
     query: Vectors | None
     words: WordQuery | None
-    min_score: float
+    limits: QueryLimits
     where: Filter | None
-    exclude: frozenset[str]
     width: float
     order: Order
     group_by: Column | None
@@ -56,10 +54,6 @@ class SetRequest:
     after: tuple[Any, str, int] | None
     first: int
     depth: int = 0
-
-    @property
-    def is_uncut(self) -> bool:
-        return self.min_score == -math.inf
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,7 @@ from index.queries import unit_vectors
 from index.search.members import Members
 from index.search.result_set import Hit, merged_hits
 from index.search.version_searcher import VersionSearcher
-from index.search_options import checked_min_score
+from index.search_options import QueryLimits
 from index.segments.segmented_index import SegmentedIndex
 from index.storage.scratch import Scratch
 from index.versions.opening import open_segments
@@ -65,15 +65,14 @@ class Searcher(VersionSearcher):
         `vector` is `(dim,)`; it is compared with whole pictures, not with tiles. QueryError if there are more than
         `limit` (it gives their number).
         """
-        min_score = checked_min_score(min_score)
+        limits = QueryLimits.checked(1, {"min_score": min_score})
         eligible = self.segments.eligible(self._filter(filter))
         # Includes scores that are rounded up to the minimum.
         query = unit_vectors(np.asarray(vector)[np.newaxis], self.dim)[0]
-        found = [Members.of(hits, min_score) for hits in self.segments.within(query, min_score - 1e-6, eligible)]
+        found = [Members.of(hits, limits) for hits in self.segments.within(query, limits.min_score - 1e-6, eligible)]
         if (count := sum(map(len, found))) > limit:
-            raise QueryError(
-                f"{count:,} images score {min_score} or more: expected {limit:,} at most; raise min_score or limit"
-            )
+            least = f"{limits.min_score} or more"
+            raise QueryError(f"{count:,} images score {least}: expected {limit:,} at most; raise min_score or limit")
         hits: list[Hit] = []
         for each in found:
             assert each.scores is not None

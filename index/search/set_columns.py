@@ -13,10 +13,9 @@ from index.errors import OptionError
 from index.filters.columns import OPAQUE, Column, list_columns
 from index.filters.facets import is_countable
 from index.search.result_set import Order
-from index.search_options import BEST_FIRST, SearchOptions, column_names, is_set
+from index.search_options import BEST_FIRST, OF_VECTORS, SearchOptions, column_names, is_set
 
 _SCORE: Final = "score"
-_OF_A_QUERY: Final = ("min_score", "distinct", "diversity")
 
 
 @dataclass(frozen=True)
@@ -29,7 +28,7 @@ class SetColumns:
     def of(cls, schema: pa.Schema, options: SearchOptions, *, has_query: bool, has_words: bool) -> SetColumns:
         """Those that the options name. OptionError for one that cannot be used like that, or needs a query."""
         if not has_query:
-            for name in _OF_A_QUERY:
+            for name in OF_VECTORS:
                 if is_set(options, name):
                     raise OptionError(
                         name, options.get(name), "a query with it, because there are no scores without one"

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from bisect import bisect
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from functools import cached_property
 from typing import Any, Final, TypeAlias
@@ -53,7 +53,7 @@ class SetSearch:
 
     def page(self) -> SetPage:
         request = self.request
-        if request.is_uncut and request.words is None:
+        if request.limits.has_all_scores and request.words is None:
             total, exact = self.segments.count(self._eligible, self._excluded), True
         else:
             total, exact = len(self._members[0]), self._members[1]
@@ -67,7 +67,7 @@ class SetSearch:
         if self.request.words and self._words:
             positions, scores = self.segments.rank_words(self.request.words, self._words, self._eligible)
             return Members(positions, scores.astype(np.float64)).without(self._excluded), True
-        if self.request.query is None or self.request.is_uncut:
+        if self.request.query is None or self.request.limits.has_all_scores:
             positions = self.segments.eligible_positions(self._eligible)
             return Members(positions).without(self._excluded), True
         members, complete = self._found(self.request.query, _FOUND, _WIDER)
@@ -85,26 +85,26 @@ class SetSearch:
 
     @cached_property
     def _excluded(self) -> Positions:
-        return self.segments.positions(text_array(sorted(self.request.exclude)))
+        return self.segments.positions(text_array(sorted(self.request.limits.exclude)))
 
     def _found(self, query: Vectors, depth: int, wider: float) -> tuple[Members, bool]:
         """The images that an approximate search finds, and whether no others score so much."""
         hits = self.segments.search_parts(query, depth, self._eligible, width=wider * self.request.width)
-        last, least = rounded(hits.scores[0])[-1], self.request.min_score
-        complete = bool(hits.positions[0, -1] < 0 or last < least)
+        last, limits = rounded(hits.scores[0])[-1], self.request.limits
+        complete = bool(hits.positions[0, -1] < 0 or last < limits.min_score)
         if not complete:  # others may have the score of the last
-            least = max(least, float(np.nextafter(last, np.inf)))
-        return Members.of(hits, least).without(self._excluded), complete
+            limits = replace(limits, min_score=max(limits.min_score, float(np.nextafter(last, np.inf))))
+        return Members.of(hits, limits).without(self._excluded), complete
 
     def _scanned(self, query: Vectors) -> Members:
-        least = max(self.request.min_score - _ROUNDING, _ALL)
+        least = max(self.request.limits.min_score - _ROUNDING, _ALL)
         hits = self.segments.parts_within(query[0], least, self._eligible)
-        return Members.of(hits, self.request.min_score).without(self._excluded)
+        return Members.of(hits, self.request.limits).without(self._excluded)
 
     def _hits(self) -> list[Hit]:
         """The first images after the place; with groups, the first of each."""
         request, query = self.request, self.request.query
-        if query is None or request.words or request.order.column is not None or not request.is_uncut:
+        if query is None or request.words or request.order.column is not None or not request.limits.has_all_scores:
             return self._first(self._members[0])
         if not request.order.descending:
             return self._first(self._scanned(query))
@@ -122,7 +122,8 @@ class SetSearch:
         if self.request.group_by is not None:
             yield _FOUND, _WIDER
             return
-        depth = self.request.first + 1 + len(self.request.exclude)  # with one more, equal scores at the end are seen
+        # With one more, equal scores at the end are seen.
+        depth = self.request.first + 1 + len(self.request.limits.exclude)
         while depth < MAX_K:
             yield depth, 1.0
             depth *= _DEEPER

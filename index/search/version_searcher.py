@@ -98,7 +98,7 @@ class VersionSearcher:
         columns `hidden` do not count.
 
         The page has the first k after the first `offset`, or `after` the end of an earlier page in this version. The
-        set is what scores `min_score` or more, or without that all that passes the filter. Pages are disjoint, and all
+        set is what passes the filter and has a score within the bounds, if there are any. Pages are disjoint, and all
         together have the whole set; but with `distinct` up to MAX_K, with `diversity` to MAX_DIVERSE. Raises like
         `search`.
         """
@@ -113,15 +113,13 @@ class VersionSearcher:
             SetRequest(
                 query=None if vector is None else unit_vectors(np.asarray(vector)[np.newaxis], self.dim),
                 words=None if words is None else self._words(words, hidden),
-                min_score=limits.min_score,
+                limits=limits,
                 where=self._filter(options.get("filter")),
-                exclude=limits.exclude,
                 width=self.manifest.width_of(kind),
                 after=None if grouped or limits.is_by_rank else self._after(after, columns.order),
                 first=after.first,
                 **vars(columns),
             ),
-            limits,
             after,
         )
         seen = after.seen + len(page.hits)
@@ -140,12 +138,13 @@ class VersionSearcher:
     def _words(self, words: str, hidden: Container[str]) -> WordQuery:
         return WordQuery(terms=any_terms(words), columns=[name for name in self.word_columns if name not in hidden])
 
-    def _page(self, request: SetRequest, limits: QueryLimits, place: Place) -> SetPage:
+    def _page(self, request: SetRequest, place: Place) -> SetPage:
         """The set, with the hits of the page after a place alone. OptionError for too many values of a facet."""
+        limits = request.limits
         if request.words is not None and request.query is not None:
-            page = page_of_both(self._index, request, limits.k, place)
+            page = page_of_both(self._index, request, place)
         elif limits.is_by_rank:
-            page = ranked_page(self._index, request, limits, place)
+            page = ranked_page(self._index, request, place)
         else:
             grouped = request.group_by is not None
             # An earlier image of a group may be in another shard, so all groups before the page are merged.

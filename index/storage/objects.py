@@ -34,6 +34,7 @@ _MAX_WRITES: Final = 3
 _BATCH: Final = 256  # the limit of Azure for one request
 _NO_BUCKET: Final = re.compile(r"[>(](?:NoSuchBucket|ContainerNotFound)[<)]")
 """The code in a store's answer. A status of 404 may also be that of a token service."""
+_CHECK: Final = "check the address, the network, the region and the credentials"
 _ANSWER: Final = re.compile(r"<.*<Code>(.*?)</Code>.*?<Message>(.*?)</Message>.*", re.DOTALL)
 
 
@@ -45,10 +46,7 @@ def put(bucket: Bucket, key: str, content: bytes | Path) -> None:
         part = max(_PART_BYTES, size // _MAX_PARTS + 1)
         with_retries(lambda: obstore.put(store, key, content, chunk_size=part, max_concurrency=_PARALLEL_PARTS))
     except (BaseError, FileNotFoundError) as error:
-        raise CollectionError(
-            f"{bucket.scheme}://{bucket.name}/{key} cannot be written ({reason(error)}): expected a bucket that "
-            "exists and credentials that may write to it"
-        ) from error
+        raise _write_error(bucket, key, error) from error
 
 
 def update_object(bucket: Bucket, key: str, change: Callable[[bytes], bytes]) -> None:
@@ -56,10 +54,14 @@ def update_object(bucket: Bucket, key: str, change: Callable[[bytes], bytes]) ->
     try:
         _update(object_store(bucket), key, change)
     except (BaseError, FileNotFoundError) as error:
-        raise CollectionError(
-            f"{bucket.name}/{key} cannot be written conditionally ({reason(error)}): expected "
-            "credentials that may read and write it, and a store that supports If-Match and If-None-Match"
-        ) from error
+        raise _write_error(bucket, key, error, ", and that the store supports If-Match and If-None-Match") from error
+
+
+def _write_error(bucket: Bucket, key: str, error: Exception, condition: str = "") -> CollectionError:
+    address = f"{bucket.scheme}://{bucket.name}"
+    if _NO_BUCKET.search(str(error)):
+        return CollectionError(f"{address} does not exist: create it, or correct the name")
+    return CollectionError(f"{address}/{key} cannot be written ({reason(error)}): {_CHECK}{condition}")
 
 
 def _update(store: Store, key: str, change: Callable[[bytes], bytes]) -> None:
@@ -104,7 +106,7 @@ def read(bucket: Bucket, key: str, max_bytes: int) -> bytes:
 
     def check_size(size: int) -> None:
         if size > max_bytes:
-            problem = f"{bucket.name}/{key} has {size:,} bytes"
+            problem = f"{bucket.scheme}://{bucket.name}/{key} has {size:,} bytes"
             raise UnsafeFileError(f"{problem}, more than the {max_bytes:,} that such a file has at most: remove it")
 
     return read_part(bucket, key, None, check_size)
@@ -211,8 +213,7 @@ def as_os_error(bucket: Bucket, key: str, action: str = "read") -> Iterator[None
         if _NO_BUCKET.search(str(error)):  # in a listing, where obstore does not say so by the type
             raise FileNotFoundError(f"{bucket.scheme}://{bucket.name}") from error
         raise UnreachableError(
-            f"{bucket.scheme}://{bucket.name}/{key} cannot be {action} ({reason(error)}): check the address, the "
-            "network, the region and the credentials, then try again"
+            f"{bucket.scheme}://{bucket.name}/{key} cannot be {action} ({reason(error)}): {_CHECK}, then try again"
         ) from error
 
 

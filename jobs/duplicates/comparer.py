@@ -9,7 +9,7 @@ import numpy as np
 from PIL import Image
 
 from embedder.images.signature import Signature
-from index.analysis.duplicate_kinds import Kind
+from index.analysis.duplicate_kinds import DETAIL_KINDS, Kind
 from jobs.duplicates.detail import detail_difference
 from jobs.duplicates.picture_loader import PictureLoader
 from jobs.duplicates.same_picture import Comparison, compare, is_stretched
@@ -54,7 +54,7 @@ class Comparer:
                 continue
             if found := compare(one.pixels.astype(np.float32), two.pixels.astype(np.float32), self.limit):
                 alike[other] = found
-        if {"re_encoded", "cropped"} & set(self.kinds):
+        if not DETAIL_KINDS.isdisjoint(self.kinds):
             for start in range(0, len(alike), _PICTURES):
                 yield from self._alike_in_detail(list(alike.items())[start : start + _PICTURES])
 

@@ -121,7 +121,7 @@ class Finder:
         return (group for group in groups if len(group) > 1)
 
     def _copies(self) -> Iterator[PlannedGroup]:
-        if not PIXEL_KINDS & set(self.kinds):
+        if PIXEL_KINDS.isdisjoint(self.kinds):
             for rows in self._same_bytes():
                 yield from self._groups([self._picture(rows)])
             return

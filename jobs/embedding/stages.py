@@ -92,7 +92,7 @@ def fetch_and_decode(
     Raises CancelledError soon after `is_awaited` returns False.
     """
     fetcher, crop, image_filter = _fetcher(settings.per_host), settings.crop, settings.image_filter
-    measures, exif = image_filter.measures, image_filter.settings.exif
+    measures, exif = image_filter.measures, bool(image_filter.settings.exif)
     decode = partial(_decoders(settings.decoders).decode, limits=settings.limits, draft=settings.draft, exif=exif)
 
     def outcome(uri: str | None) -> dict[str, Any]:

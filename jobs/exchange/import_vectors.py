@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from embedder.images.exif import EXIF_COLUMNS
+from embedder.images.exif import EXIF_COLUMNS, EXIF_VERSION
 from embedder.models.load import find_model
 from index.collection import Collection, writing
 from index.collection.annotations import annotation_logs, belongs_to
@@ -107,7 +107,8 @@ class VectorImport:
             # A source of its own: a job that embeds the same folder neither deletes these rows nor resumes this run.
             source = canonical_address(f"import:{address}")
             exif = any(part.rows.model and part.first_column(EXIF_COLUMNS) for part in parts)
-            run, files = leased.start_run(source, model, settings=RunSettings(exif=exif)), list[RowFile]()
+            settings = RunSettings(exif=EXIF_VERSION * exif)
+            run, files = leased.start_run(source, model, settings=settings), list[RowFile]()
             report, reasons = EmbedReport(listed=sum(map(len, parts)), already_there=0), Counter[str]()
             with _discard_on_error(leased, run.run_id):
                 for block in self._blocks(ids, model.dim):
@@ -127,9 +128,7 @@ class VectorImport:
             source = without_secrets(self.source)
             raise SourceError(f"{source} had {report.listed} rows, but {report.done} were read: it has changed since")
         require_few_rejects(report.reject_reasons, report.unfiltered, self.max_reject_rate, "import it again")
-        counts = {"listed": report.listed, "already_there": 0, "deleted": 0}
-        counts |= {"embedded": report.embedded, "filtered": 0, "rejected": report.rejected}
-        leased.commit_run(run, files, counts=counts)
+        leased.commit_run(run, files)
 
     def _model(self, parts: Sequence[VectorPart], dim: int) -> ModelRecord:
         source, records = without_secrets(self.source), [part.rows.model for part in parts]

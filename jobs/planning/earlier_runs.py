@@ -1,7 +1,8 @@
 """What earlier runs of a source left: one to resume, and the filter of the last."""
 
+from embedder.images.exif import EXIF_VERSION
 from index.collection.collection import Snapshot
-from index.collection.records import ModelRecord, RunStart
+from index.collection.records import ModelRecord, RunSettings, RunStart
 from index.storage.storage import canonical_address
 from index.versions.servable import live_or_last_good_manifest
 from jobs.planning.image_filter import EVERY_IMAGE, ImageFilter
@@ -21,6 +22,7 @@ def unfinished_run(snapshot: Snapshot, source: str, model: ModelRecord, image_fi
 
 
 def last_filter(snapshot: Snapshot, source: str) -> ImageFilter:
-    """The filter of the source's last run, as recorded there: its settings, so it cannot judge images."""
+    """The filter for another run of a source, of the settings of its last: it cannot judge images."""
     runs = (run for run in reversed(snapshot.committed) if canonical_address(run.source) == source)
-    return next((ImageFilter(settings=run) for run in runs), EVERY_IMAGE)
+    settings = (RunSettings(keep=run.keep, exif=EXIF_VERSION * bool(run.exif)) for run in runs)
+    return next((ImageFilter(settings=each) for each in settings), EVERY_IMAGE)

@@ -97,7 +97,7 @@ class ImageFilter:
     def can_reuse(self, run: RunSettings) -> bool:
         """Whether this filter can be judged by the rows of a run, even if the metadata has changed since."""
         others = set(self.settings.differing(run))
-        if others - {"keep", "exif"} or ("exif" in others and not run.exif):
+        if others - {"keep", "exif"} or run.exif < self.settings.exif:
             return False
         if not self.measures:
             return True

@@ -33,8 +33,7 @@ class AuthMiddleware:
     def __init__(self, app: ASGIApp, access: Access, pages: Container[str]) -> None:
         self._app = app
         self._pages = pages
-        self._keys = access.keys
-        self._loopback_names_only = access.loopback_names_only
+        self._access = access
         self._rate = RateLimit(access.rate_limit_per_minute) if access.rate_limit_per_minute else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -53,12 +52,12 @@ class AuthMiddleware:
         return path in self._pages or path in _OPEN_PATHS or path.startswith(_OPEN_PREFIXES)
 
     def _check(self, scope: Scope) -> None:
-        if self._loopback_names_only and not is_loopback(host := _requested_host(scope)):
+        if self._access.loopback_names_only and not is_loopback(host := _requested_host(scope)):
             raise Forbidden(
                 f"expected a Host that names this machine, such as localhost, got {abbreviate(host)}: "
                 "without keys, another site's name may not lead here; start the server with --keys or --allow-remote",
             )
-        caller = _check_without_key(scope) if self._keys is None else _check_key(scope, self._keys)
+        caller = _check_without_key(scope) if self._access.keys is None else _check_key(scope, self._access.keys)
         if self._rate is not None and route_path(scope) not in PROBE_PATHS:
             self._rate.admit(scope, caller)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from api.http.app import create_app
 from api.local import running
@@ -67,6 +67,21 @@ def test_the_best_is_beside_its_duplicates(open_page: Callable[..., Page], colle
     write_plan(collection, plan.model_copy(update={"version": "000000"}))
     page.reload()
     expect(page.get_by_role("status")).to_contain_text(outdated)
+
+
+def test_a_kind_that_the_page_does_not_know_is_shown_by_its_name(
+    open_page: Callable[..., Page], collection: Collection
+) -> None:
+    write_plan(collection, duplicate_plan_of(Searcher.open(collection), ("red.png", "green.png", "cropped")))
+    page = open_page()
+
+    def of_later_release(route: Route) -> None:
+        route.fulfill(body=route.fetch().text().replace('"cropped"', '"mirrored"'), content_type="application/json")
+
+    page.route("**/duplicates/plan?**", of_later_release)
+    page.goto(page.url + "duplicates")
+    expect(page.get_by_role("status")).to_contain_text("1 group: 1 mirrored")
+    expect(page.locator(".group").get_by_role("heading")).to_have_text(["Keep", "mirrored"])
 
 
 def test_more_groups_of_another_plan_are_not_added(open_page: Callable[..., Page], collection: Collection) -> None:

@@ -300,7 +300,10 @@ def test_credentials_of_the_address_are_used(bucket: Bucket, monkeypatch: pytest
         Storage.open(bucket.address("here")).update("file", lambda _: b"other")
 
 
-def test_a_bucket_that_refuses_an_update_is_named(bucket: Bucket) -> None:
+def test_a_bucket_that_does_not_exist_is_named(bucket: Bucket) -> None:
     storage = Storage.open(bucket.address("x").replace(bucket.name, "no-such-bucket"))
-    with pytest.raises(CollectionError, match=r"no-such-bucket/x/file cannot be written conditionally"):
+    message = r"^s3://no-such-bucket does not exist: create it"
+    with pytest.raises(CollectionError, match=message):
         storage.update("file", lambda _: b"data")
+    with pytest.raises(CollectionError, match=message):
+        storage.write_atomic("file", b"data")

@@ -10,7 +10,9 @@ import pytest
 from PIL import Image
 from PIL.ExifTags import GPS
 
+from embedder.images.exif import EXIF_VERSION
 from index.collection import Collection
+from index.collection.records import RunSettings
 from index.search import Searcher
 from tests.support.collections.rejects_and_checks import list_rejects
 from tests.support.listings import write_files
@@ -58,6 +60,17 @@ def test_coordinates_are_stored_only_on_request_and_the_request_is_remembered(ni
     assert (report.embedded, report.counts.reused) == (0, 3)
     assert not {*NAMES} & {*nights.collection.live_rows().column_names}
     assert nights.night(DEMO).counts.unchanged == 3
+
+
+def test_pictures_are_read_again_for_what_an_earlier_release_did_not_read(
+    nights: Nights, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert RunSettings.model_validate({"exif": True}).exif == 1  # as earlier releases wrote it
+    assert nights.night(DEMO, exif=True).embedded == 2
+    for module in ("jobs.update", "jobs.planning.earlier_runs"):
+        monkeypatch.setattr(f"{module}.EXIF_VERSION", EXIF_VERSION + 1)
+    assert nights.night(DEMO).embedded == 2
+    assert nights.night(DEMO, exif=True).counts.unchanged == 2
 
 
 def test_a_part_that_cannot_be_read_is_refused_each_time(nights: Nights) -> None:

@@ -140,7 +140,7 @@ class History:
                 source=start.source,
                 model=start.model.fingerprint[0],
                 keep=start.keep,
-                exif=start.exif,
+                exif=bool(start.exif),
             )
             return start
 
