@@ -101,7 +101,7 @@ def problem_table() -> str:
 
 
 def _on_http_exception(request: Request, error: HTTPException) -> Response:
-    """Answers requests that the framework refuses: unknown paths and methods, broken multipart."""
+    """Answers requests that the framework refuses: unknown paths and methods."""
     headers = dict(error.headers or {})
     problem: Problem
     match error.status_code:
