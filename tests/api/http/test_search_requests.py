@@ -391,7 +391,7 @@ def test_options_in_the_url_apply_to_every_body(client: TestClient, body: str, o
         ("POST", "/embed?k=2", {"json": {"texts": ["a"]}}, "k", "no parameters in the URL", "an unknown field"),
         ("POST", "/search/collections?k=2", {"json": {"text": "a"}}, "k", "no parameters in the URL", "unknown"),
         ("GET", "/index/versions?limit=1", {}, "limit", "no parameters in the URL", "an unknown field"),
-        ("GET", "/search?" + "&".join(f"a{n}=1" for n in range(200)), {}, "body", "a document", "200 parameters"),
+        ("GET", "/search?" + "&".join(f"a{n}=1" for n in range(200)), {}, "URL", "at most 100", "200"),
     ],
 )
 def test_what_a_url_cannot_have_is_refused(

@@ -104,6 +104,20 @@ def test_what_is_wrong_with_a_batch_is_said_in_full(client: TestClient, path: st
     assert client.post(path, json=body).json()["detail"] == detail
 
 
+@pytest.mark.parametrize(
+    ("path", "detail"),
+    [
+        ("/search?text=Stra%DFe", 'text: expected UTF-8, percent-encoded, got "Stra%DFe"'),
+        ("/image?id=%ff", 'id: expected UTF-8, percent-encoded, got "%ff"'),
+        ("/facets?filter=%ED%A0%80", 'filter: expected UTF-8, percent-encoded, got "%ED%A0%80"'),
+        ("/search?%ff=1&k=1", '%ff: expected UTF-8, percent-encoded, got "1"'),
+    ],
+)
+def test_what_is_wrong_with_an_address_is_said_in_full(client: TestClient, path: str, detail: str) -> None:
+    refused = client.get(path)
+    assert (refused.status_code, refused.json()["detail"]) == (422, detail)
+
+
 def test_what_is_wrong_elsewhere_is_said_in_full(client: TestClient) -> None:
     assert client.get("/image").json()["detail"] == "id: expected a value, as this field is required, got nothing"
     size = client.get("/picture?id=red.png&size=big").json()["detail"]
