@@ -147,7 +147,9 @@ class BodyReader:
             capped.headers, capped.stream(), max_files=1, max_fields=max_fields, max_part_size=_MULTIPART_OVERHEAD
         ).parse()
         try:
-            fields = merged(single(form.multi_items()), request.query_params)
+            # Browsers send an empty field for an input that nobody filled in.
+            filled = {name: value for name, value in single(form.multi_items()).items() if value != ""}
+            fields = merged(filled, request.query_params)
             image = fields.pop("image", None)
             options = UPLOAD.read(read_texts(fields), "image")
             if not isinstance(image, UploadFile):

@@ -105,11 +105,8 @@ def _field_error(detail: ErrorDetails, known: Iterable[str], at: str) -> dict[st
 
 
 def read_texts(form: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a form or a URL, those in JSON_TEXT_FIELDS read as JSON. Raises Problem.
-
-    An empty field counts as absent, because browsers send one for an input that nobody filled in.
-    """
-    fields = {name: value for name, value in form.items() if value != ""}
+    """The fields of a form or a URL, those in JSON_TEXT_FIELDS read as JSON. Raises Problem."""
+    fields = dict(form)
     wrong = []
     for name, example in JSON_TEXT_FIELDS.items():
         if isinstance(text := fields.get(name), str):

@@ -35,9 +35,11 @@ class SetColumns:
                         name, options.get(name), "a query with it, because there are no scores without one"
                     )
         is_ranked = has_query or has_words
-        group_by, facets = options.get("group_by"), options.get("facets")
+        sort, group_by, facets = options.get("sort"), options.get("group_by"), options.get("facets")
+        if sort is None:
+            sort = BEST_FIRST if is_ranked else "image_id"
         return cls(
-            _order(schema, options.get("sort") or (BEST_FIRST if is_ranked else "image_id"), is_ranked=is_ranked),
+            _order(schema, sort, is_ranked=is_ranked),
             None if group_by is None else _column(schema, "group_by", group_by, can_group),
             tuple(
                 _column(schema, "facets", name, _can_count) for name in dict.fromkeys(column_names("facets", facets))

@@ -111,6 +111,10 @@ def test_what_is_wrong_with_a_batch_is_said_in_full(client: TestClient, path: st
         ("/image?id=%ff", 'id: expected UTF-8, percent-encoded, got "%ff"'),
         ("/facets?filter=%ED%A0%80", 'filter: expected UTF-8, percent-encoded, got "%ED%A0%80"'),
         ("/search?%ff=1&k=1", '%ff: expected UTF-8, percent-encoded, got "1"'),
+        ("/search?text=", 'text: expected words that say what to look for, got ""'),
+        ("/search?url=", 'url: expected text that is not empty, got ""'),
+        ("/search?cursor=", 'cursor: expected the cursor of an earlier answer to the same search, got ""'),
+        ("/search?k=", 'k: expected a whole number, got ""'),
     ],
 )
 def test_what_is_wrong_with_an_address_is_said_in_full(client: TestClient, path: str, detail: str) -> None:
