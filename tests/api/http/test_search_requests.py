@@ -317,7 +317,7 @@ def test_a_body_may_be_just_a_picture(client: TestClient, media_type: str) -> No
 @pytest.mark.parametrize(
     ("params", "field", "expected"),
     [
-        ({"text": "a", "id": "b"}, "body", "at most one of url, text and id"),
+        ({"text": "a", "id": "b"}, "URL", "at most one of url, text and id"),
         ({"text": "a", "k": "many"}, "k", "a whole number"),
         ({"text": "a", "fields": "label"}, "fields", "JSON text"),
         ({"embedding": "[1]", "text": "a"}, "embedding", "only allow_partial, crop, cursor, distinct"),

@@ -115,6 +115,8 @@ def test_what_is_wrong_with_a_batch_is_said_in_full(client: TestClient, path: st
         ("/search?url=", 'url: expected text that is not empty, got ""'),
         ("/search?cursor=", 'cursor: expected the cursor of an earlier answer to the same search, got ""'),
         ("/search?k=", 'k: expected a whole number, got ""'),
+        ("/search?k=" + "9" * 5_000, 'k: expected a whole number, got "' + "9" * 78 + "…"),
+        ("/search?text=a&id=b", 'URL: expected at most one of url, text and id, got "text", "id"'),
     ],
 )
 def test_what_is_wrong_with_an_address_is_said_in_full(client: TestClient, path: str, detail: str) -> None:
