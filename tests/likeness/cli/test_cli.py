@@ -523,7 +523,7 @@ def test_a_collection_without_an_index(run: Run, tmp_path: Path) -> None:
         (["--like", "a", "--text", "x"], "expected one of a picture, --text and --like"),
         (["--like", "gone.png"], 'index version 000001 has no image "gone.png"'),
         (["--text", "x", "--crop", "0,0,1,1"], "--crop goes with one picture"),
-        (["--like", "red.png", "--crop", "0,0,1"], "expected [x, y, width, height] as fractions of the picture"),
+        (["--like", "red.png", "--crop", "0,0,1"], "error: crop: expected [x, y, width, height] as fractions"),
         *(
             (
                 ["--like", "red.png", "--distinct", value],
