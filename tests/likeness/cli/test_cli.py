@@ -541,7 +541,7 @@ def test_a_collection_without_an_index(run: Run, tmp_path: Path) -> None:
         (["--like", "red.png", "--offset", "20000"], "--offset is 20000: expected a whole number from 0 to 9,990"),
         *(
             (["--like", "red.png", "--filter", where], f"--filter is {where!r}: expected a JSON object such as")
-            for where in ("label", "[1]", '{"label": }')
+            for where in ("label", "[1]", '{"label": }', '{"label": "\udcff"}')
         ),
         (
             ["--filter", '{"width": {"$gte": 3}, "width": {"$lte": 5}}'],
