@@ -507,6 +507,16 @@ def test_a_collection_without_an_index(run: Run, tmp_path: Path) -> None:
     assert facts_of(run, "versions", "new") == []
     assert facts_of(run, "info", "new")["index"] is None
     assert facts_of(run, "rejects", "new") == []
+    run(
+        "embed",
+        write_files(tmp_path / "notes", {"a.jpg": b"a note"}),
+        "new",
+        "--model",
+        "demo",
+        "--max-reject-rate",
+        "1",
+    )
+    assert_one_line(run("search", "new", "--text", "x"), "to search: embedded 0 of 1 images, see `likeness rejects`")
 
 
 @pytest.mark.parametrize(
