@@ -47,7 +47,7 @@ class SearchOptions(TypedDict, total=False):
     """
 
     offset: Annotated[
-        int,
+        int | None,
         Field(
             json_schema_extra={"minimum": 0, "maximum": MAX_K},  # checked with k
             description=f"how many matches to skip, by default none; k + offset may be at most {MAX_K:,}",
@@ -150,7 +150,7 @@ class QueryLimits:
     @classmethod
     def checked(cls, k: object, options: SearchOptions, exclude: Iterable[str] = ()) -> QueryLimits:
         """OptionError for the first option that is invalid."""
-        offset = _or(options.get("offset"), 0)
+        k, offset = _or(k, DEFAULT_K), _or(options.get("offset"), 0)
         if not _is_whole(k) or not 1 <= k <= MAX_K:
             raise OptionError("k", k, f"a whole number from 1 to {MAX_K:,}")
         if not _is_whole(offset) or not 0 <= offset <= MAX_K - k:

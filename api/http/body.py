@@ -166,7 +166,8 @@ class BodyReader:
 
     def _query(self, parts: tuple[Part, ...], fields: Mapping[str, Any]) -> Query:
         options = options_in(fields)
-        if not 1 <= (k := options.get("k", DEFAULT_K)) <= self._limits.max_k:
+        k = DEFAULT_K if (k := options.get("k")) is None else k
+        if not 1 <= k <= self._limits.max_k:
             raise invalid("k", f"a whole number from 1 to {self._limits.max_k}", k)
         with naming_option():
             return Query(parts=parts, options=options)
@@ -188,7 +189,7 @@ class BodyReader:
             image_id=source.get("id"),
             vector=None if embedding is None else np.asarray(embedding, np.float64),
             crop=_crop(source),
-            weight=source.get("weight", 1.0),
+            weight=1.0 if (weight := source.get("weight")) is None else weight,
             field_path=at,
         )
 

@@ -17,6 +17,7 @@ from PIL import Image
 
 from api.client.query import image_bytes
 from api.http.app import create_app
+from api.http.requests import SearchRequest
 from api.settings import RequestLimits
 from benchmarks.common.waiting import eventually
 from index.queries import QueryKind
@@ -212,6 +213,12 @@ def test_filter_min_score_and_fields(client: TestClient) -> None:
     assert search(client, url=URL, fields=[])["matches"][0]["metadata"] == {}
     of_the_picture = {"height": 40, "width": 48, "size": len(png(COLOURS["red-1.png"])), "label": "red-1"}
     assert search(client, url=URL, fields=[*of_the_picture, "label"])["matches"][0]["metadata"] == of_the_picture
+
+
+def test_an_option_that_is_null_counts_as_absent(client: TestClient) -> None:
+    nulls = dict.fromkeys(SearchRequest.__annotations__.keys() - {"url"})
+    assert search(client, url=URL, **nulls)["matches"] == search(client, url=URL)["matches"] != []
+    assert search(client, queries=[{"url": URL, "weight": None}])["matches"] == search(client, url=URL)["matches"]
 
 
 def test_near_duplicates_are_folded(client: TestClient) -> None:

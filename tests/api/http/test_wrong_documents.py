@@ -54,7 +54,6 @@ def filtered(expression: object) -> dict[str, Any]:
         ({"text": [[0] * 50_000]}, "text: expected text, got [[" + "0, " * 25 + "0,…"),
         ({"text": "a", "k": 0}, f"{K}, got 0"),
         ({"text": "a", "k": 10**6}, f"{K}, got 1000000"),
-        ({"text": "a", "k": None}, "k: expected a whole number, got null"),
         ({"text": "a", "k": "5"}, 'k: expected a whole number, got "5"'),
         ({"text": "x" * 1_001}, "text: expected at most 1000 characters, got 1001"),
         ({"text": "a", "min_score": 2}, "min_score: expected a number of at most 1, got 2"),
