@@ -268,7 +268,7 @@ def test_min_percentile(client: TestClient) -> None:
     mixed = client.post("/search", json={"queries": [{"id": "blue.png"}, {"text": "red"}], "min_percentile": 0})
     (error,) = errors_of(mixed)
     assert error["field"] == "min_percentile"
-    assert error["expected"].startswith("a query whose matches have percentiles")
+    assert error["expected"].startswith("a query whose matches have percentiles (in this index of kind: image, ")
 
 
 def test_a_server_may_allow_fewer_matches_than_the_default(searcher: Searcher) -> None:
