@@ -157,7 +157,8 @@ class QueryLimits:
             raise OptionError("offset", offset, f"a whole number from 0 to {MAX_K - k:,}: k + offset is limited")
         diversity = checked_number("diversity", _or(options.get("diversity"), 0.0))
         if diversity and k + offset > MAX_DIVERSE:
-            raise OptionError("diversity", {"k": k, "offset": offset}, f"k + offset of at most {MAX_DIVERSE:,} with it")
+            expected = f"k + offset of at most {MAX_DIVERSE:,} with it, not {k + offset:,}"
+            raise OptionError("diversity", diversity, expected)
         for name in ("sort", "group_by"):
             if not isinstance(value := options.get(name), str | None):
                 raise OptionError(name, value, "the name of a column")

@@ -427,7 +427,7 @@ def test_what_a_url_cannot_have_is_refused(
         ({"text": "a", "distinct": "yes"}, "distinct", "a cosine from -1 to 1"),
         ({"text": "a", "offset": -1}, "offset", "a whole number from 0 to 9,990"),
         ({"text": "a", "offset": 9_995}, "offset", "from 0 to 9,990"),
-        ({"text": "a", "offset": 991, "diversity": 0.5}, "diversity", "k + offset of at most 1,000 with it"),
+        ({"text": "a", "offset": 991, "diversity": 0.5}, "diversity", "of at most 1,000 with it, not 1,001"),
         ({"text": "a", "diversity": 2}, "diversity", "a number of at most 1"),
         ({"text": "a", "min_percentile": 101}, "min_percentile", "a number of at most 100"),
         ({"text": "star", "k": 1.5}, "k", "a whole number"),
