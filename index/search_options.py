@@ -52,7 +52,7 @@ class SearchOptions(TypedDict, total=False):
     """
 
     offset: Annotated[
-        int,
+        int | None,
         Field(
             json_schema_extra={"minimum": 0, "maximum": MAX_K},  # checked with k
             description=f"how many matches to skip, by default none; k + offset may be at most {MAX_K:,}",
@@ -159,14 +159,15 @@ class QueryLimits:
     @classmethod
     def checked(cls, k: object, options: SearchOptions, exclude: Iterable[str] = ()) -> QueryLimits:
         """OptionError for the first option that is invalid."""
-        offset = _or(options.get("offset"), 0)
+        k, offset = _or(k, DEFAULT_K), _or(options.get("offset"), 0)
         if not is_whole(k) or not 1 <= k <= MAX_K:
             raise OptionError("k", k, f"a whole number from 1 to {MAX_K:,}")
         if not is_whole(offset) or not 0 <= offset <= MAX_K - k:
             raise OptionError("offset", offset, f"a whole number from 0 to {MAX_K - k:,}: k + offset is limited")
         diversity = checked_number("diversity", _or(options.get("diversity"), 0.0))
         if diversity and k + offset > MAX_DIVERSE:
-            raise OptionError("diversity", {"k": k, "offset": offset}, f"k + offset of at most {MAX_DIVERSE:,} with it")
+            expected = f"k + offset of at most {MAX_DIVERSE:,} with it, not {k + offset:,}"
+            raise OptionError("diversity", diversity, expected)
         for name in ("sort", "group_by"):
             if not isinstance(value := options.get(name), str | None):
                 raise OptionError(name, value, "the name of a column")

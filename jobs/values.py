@@ -148,6 +148,8 @@ def sentence(error: "ErrorDetails") -> str:
     if error["type"] in _IN_PLAIN_WORDS:
         return _IN_PLAIN_WORDS[error["type"]]
     message = error["msg"].removeprefix("Value error, ")
+    message = re.sub("^Input should be greater than or equal to", "expected a number of at least", message)
+    message = re.sub("^Input should be less than or equal to", "expected a number of at most", message)
     message = re.sub("^Input should be (greater|less)", r"expected a value \1", message)
     message = re.sub(r"^'.*' is not one of (.*)\.$", r"expected one of \1", message)  # typer's, for a choice
     message = re.sub("^String should match", "expected text that matches", message)

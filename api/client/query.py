@@ -183,7 +183,7 @@ def _json_fields(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
     if "image" in document:
         document["image"] = image_base64(document["image"])
     if "embedding" in document:
-        document["embedding"] = vector_of(document["embedding"]).astype(np.float32).tolist()
+        document["embedding"] = vector_of(document["embedding"]).tolist()
     return document
 
 

@@ -106,7 +106,7 @@ class ExploreWidget(anywidget.AnyWidget):
         parts: list[Example] = [{**step.query, "weight": round(1 - step.share, 2)}]
         if step.other is not None:
             parts.append({**step.other, "weight": round(step.share, 2)})
-        mixed = [part for part in parts if part["weight"] > 0]
+        mixed = [part for part in parts if part["weight"]]
         queries = [{**mixed[0], "weight": 1.0}] if len(mixed) == 1 else mixed
         first = step.page * self._k
         if first + self._k > MAX_K:

@@ -9,7 +9,8 @@ import anyio
 import numpy as np
 from anyio import CapacityLimiter, to_thread
 from fastapi import Request
-from starlette.datastructures import UploadFile
+from starlette.datastructures import FormData, UploadFile
+from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.types import Message
 
 from api import errors
@@ -40,6 +41,25 @@ T = TypeVar("T")
 _MULTIPART_OVERHEAD = 64 * 2**10
 # A smaller body is parsed in less than a millisecond, and handing it to a thread would cost about as much.
 _LARGE_BODY = 64 * 2**10
+
+
+class _Form(MultiPartParser):
+    """A form, whose `parse` raises Problem if it is broken or was cut off, which Starlette takes for fewer fields."""
+
+    _has_end = False
+
+    def on_end(self) -> None:
+        self._has_end = True
+
+    async def parse(self) -> FormData:
+        try:
+            form = await super().parse()
+        except MultiPartException as error:
+            raise errors.MalformedBody(error.message) from error
+        if self._has_end:
+            return form
+        await form.close()
+        raise errors.MalformedBody("expected a form up to its closing boundary, got one that was cut off")
 
 
 class BodyReader:
@@ -123,8 +143,13 @@ class BodyReader:
         max_bytes = self._limits.max_upload_bytes
         capped = _with_limit(request, max_bytes, "image", overhead=_MULTIPART_OVERHEAD)
         max_fields = len(UPLOAD.fields) + 1
-        async with capped.form(max_files=1, max_fields=max_fields, max_part_size=_MULTIPART_OVERHEAD) as form:
-            fields = merged(single(form.multi_items()), request.query_params)
+        form = await _Form(
+            capped.headers, capped.stream(), max_files=1, max_fields=max_fields, max_part_size=_MULTIPART_OVERHEAD
+        ).parse()
+        try:
+            # Browsers send an empty field for an input that nobody filled in.
+            filled = {name: value for name, value in single(form.multi_items()).items() if value != ""}
+            fields = merged(filled, request.query_params)
             image = fields.pop("image", None)
             options = UPLOAD.read(read_texts(fields), "image")
             if not isinstance(image, UploadFile):
@@ -133,13 +158,16 @@ class BodyReader:
             if (image.size or 0) > max_bytes:
                 raise _too_large("image", max_bytes)
             return self._upload(await image.read(), options)
+        finally:
+            await form.close()
 
     def _upload(self, data: bytes, options: UploadFields) -> Query:
         return self._query((Part(data=data, crop=_crop(options)),), options)
 
     def _query(self, parts: tuple[Part, ...], fields: Mapping[str, Any]) -> Query:
         options = options_in(fields)
-        if not 1 <= (k := options.get("k", DEFAULT_K)) <= self._limits.max_k:
+        k = DEFAULT_K if (k := options.get("k")) is None else k
+        if not 1 <= k <= self._limits.max_k:
             raise invalid("k", f"a whole number from 1 to {self._limits.max_k}", k)
         with naming_option():
             return Query(parts=parts, options=options)
@@ -161,7 +189,7 @@ class BodyReader:
             image_id=source.get("id"),
             vector=None if embedding is None else np.asarray(embedding, np.float64),
             crop=_crop(source),
-            weight=source.get("weight", 1.0),
+            weight=1.0 if (weight := source.get("weight")) is None else weight,
             field_path=at,
         )
 

@@ -3,13 +3,14 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, TypeVar
+from urllib.parse import unquote_to_bytes
 
 from fastapi import Header, Request
 
-from api.errors import invalid_fields
+from api.errors import abbreviate, invalid, invalid_fields
 from api.http.middleware.admission import PROBE_PATHS
 from api.http.middleware.every_request import API_VERSION, VERSION
-from api.http.problem_documents import MAX_ERRORS, wrong_document
+from api.http.problem_documents import MAX_ERRORS
 
 T = TypeVar("T")
 
@@ -25,7 +26,9 @@ _Version = Annotated[
 
 
 async def check_parameters(request: Request, _: _Version = VERSION) -> None:
-    """A dependency of routes. Raises Problem for unknown and for repeated parameters, which would have no effect."""
+    """A dependency of routes. Raises Problem for unknown and for repeated parameters, which would have no effect, and
+    for those that are not UTF-8, which would be read as other ones.
+    """
     route = request.scope["route"]
     # The script of a page reads its parameters; a probe must not fail for one.
     if not route.include_in_schema or route.path in PROBE_PATHS:
@@ -33,11 +36,24 @@ async def check_parameters(request: Request, _: _Version = VERSION) -> None:
     known = {each.alias for each in route.dependant.query_params}
     known |= {each["name"] for each in (route.openapi_extra or {}).get("parameters", ())}
     if (count := len(request.query_params.multi_items())) > MAX_ERRORS:
-        raise wrong_document(f"{count:,} parameters")
+        raise invalid("URL", f"at most {MAX_ERRORS} parameters", count)
+    _check_encoding(request.scope["query_string"])
     given = single(request.query_params.multi_items())
     expected = f"only {', '.join(sorted(known))}" if known else "no parameters in the URL"
     if unknown := [name for name in given if name not in known]:
         raise invalid_fields([{"field": name, "expected": expected, "got": "an unknown field"} for name in unknown])
+
+
+def _check_encoding(query: bytes) -> None:
+    errors = []
+    for pair in query.split(b"&"):
+        try:
+            unquote_to_bytes(pair.decode("ascii")).decode()
+        except UnicodeDecodeError:
+            name, _, value = pair.decode("latin-1").partition("=")
+            errors.append({"field": name, "expected": "UTF-8, percent-encoded", "got": abbreviate(value)})
+    if errors:
+        raise invalid_fields(errors)
 
 
 def single(items: Iterable[tuple[str, T]]) -> dict[str, T]:

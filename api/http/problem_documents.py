@@ -30,7 +30,7 @@ _EXPECTED: Final = {
     **dict.fromkeys(("model_type", "model_attributes_type", "dict_type"), "an object"),
     "list_type": "a list",
     "string_type": "text",
-    **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "a whole number"),
+    **dict.fromkeys(("int_type", "int_parsing", "int_parsing_size", "int_from_float"), "a whole number"),
     **dict.fromkeys(("float_type", "float_parsing"), "a number"),
     "finite_number": "a finite number",
     **dict.fromkeys(("bool_type", "bool_parsing"), "true or false"),
@@ -101,7 +101,7 @@ def problem_table() -> str:
 
 
 def _on_http_exception(request: Request, error: HTTPException) -> Response:
-    """Answers requests that the framework refuses: unknown paths and methods, broken multipart."""
+    """Answers requests that the framework refuses: unknown paths and methods."""
     headers = dict(error.headers or {})
     problem: Problem
     match error.status_code:

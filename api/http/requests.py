@@ -75,8 +75,9 @@ M = TypeVar("M")
 class Document(Generic[M]):
     """A kind of document: `fields` of a TypedDict, of some of which it may have or needs exactly one."""
 
-    def __init__(self, kind: type[M], one: ExactlyOne | None = None) -> None:
+    def __init__(self, kind: type[M], one: ExactlyOne | None = None, *, source: str = "body") -> None:
         self.name = kind.__name__
+        self._source = source
         self.fields = frozenset(kind.__annotations__)
         annotation: Any = Annotated[kind, one] if one else kind
         self.adapter: TypeAdapter[Any] = TypeAdapter(annotation)
@@ -94,22 +95,19 @@ class Document(Generic[M]):
             if (count := error.error_count()) > MAX_ERRORS:
                 raise wrong_document(f"{count:,} mistakes") from error
             known = {*self.fields, *other_fields}
-            raise invalid_fields([_field_error(each, known, at) for each in error.errors(include_url=False)]) from error
+            wrong = [self._field_error(each, known, at) for each in error.errors(include_url=False)]
+            raise invalid_fields(wrong) from error
         return read
 
-
-def _field_error(detail: ErrorDetails, known: Iterable[str], at: str) -> dict[str, str]:
-    location = detail["loc"]
-    fields = Example.__annotations__ if location[:1] == ("queries",) else known
-    return field_error(detail, at or ".".join(map(str, location)) or "body", fields)
+    def _field_error(self, detail: ErrorDetails, known: Iterable[str], at: str) -> dict[str, str]:
+        location = detail["loc"]
+        fields = Example.__annotations__ if location[:1] == ("queries",) else known
+        return field_error(detail, at or ".".join(map(str, location)) or self._source, fields)
 
 
 def read_texts(form: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a form or a URL, those in JSON_TEXT_FIELDS read as JSON. Raises Problem.
-
-    An empty field counts as absent, because browsers send one for an input that nobody filled in.
-    """
-    fields = {name: value for name, value in form.items() if value != ""}
+    """The fields of a form or a URL, those in JSON_TEXT_FIELDS read as JSON. Raises Problem."""
+    fields = dict(form)
     wrong = []
     for name, example in JSON_TEXT_FIELDS.items():
         if isinstance(text := fields.get(name), str):
@@ -263,6 +261,6 @@ COLLECTIONS_SEARCH: Final = Document(
     CollectionsSearchRequest, ExactlyOne(("url", "image", "text", "embedding", "queries"), optional=True)
 )
 UPLOAD: Final = Document(UploadFields)
-SEARCH_PARAMETERS: Final = Document(SearchParameters, ExactlyOne(("url", "text", "id"), optional=True))
+SEARCH_PARAMETERS: Final = Document(SearchParameters, ExactlyOne(("url", "text", "id"), optional=True), source="URL")
 FACET_PARAMETERS: Final = Document(FacetParameters)
 PROMOTE: Final = Document(PromoteRequest)

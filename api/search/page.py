@@ -120,7 +120,8 @@ def naming_option() -> Iterator[None]:
 def _lowest_score(searcher: VersionSearcher, percentile: float, kind: QueryKind | None) -> float:
     """The lowest score of this percentile. Raises Problem."""
     if (score := searcher.lowest_score(percentile, kind)) is None:
-        expected = "a query whose matches have percentiles: pictures alone, or words that the index knows; or min_score"
+        kinds = ", ".join(searcher.manifest.scores.random) or "none"
+        expected = f"a query whose matches have percentiles (in this index of kind: {kinds}), or min_score instead"
         raise invalid("min_percentile", expected, percentile)
     return score
 

@@ -46,7 +46,7 @@ class QueryOptions(SearchOptions, total=False):
     """What the client, the notebook, a server and `likeness search` take beside what to look for."""
 
     k: Annotated[
-        int,
+        int | None,
         Field(
             # Checked with the offset, and by servers against a lower maximum.
             json_schema_extra={"minimum": 1, "maximum": MAX_K},
@@ -63,7 +63,7 @@ class QueryOptions(SearchOptions, total=False):
         ),
     ]
     words: Annotated[
-        Words,
+        Words | None,
         Field(
             description="whether a search by `text` also looks for images that have these words in a column of text, "
             "such as captions, or in the name of a file: `auto`, the default, ranks both as one list without "
@@ -79,7 +79,7 @@ class QueryOptions(SearchOptions, total=False):
         ),
     ]
     allow_partial: Annotated[
-        bool,
+        bool | None,
         Field(
             description="if a part of the index does not answer, search the others and say how many images they hold; "
             "by default such a search fails",
@@ -91,7 +91,7 @@ class Weighted(TypedDict, total=False):
     """A part of a mix."""
 
     weight: Annotated[
-        float,
+        float | None,
         Field(
             ge=-100,
             le=100,
@@ -169,8 +169,8 @@ class Query:
     """Where the page begins if there is no cursor."""
 
     def __post_init__(self) -> None:
-        QueryLimits.checked(self.options.get("k", DEFAULT_K), self.search_options)
-        if (words := self.options.get("words", "auto")) not in _WORDS:
+        QueryLimits.checked(self.options.get("k"), self.search_options)
+        if (words := self.options.get("words")) not in (None, *_WORDS):
             raise OptionError("words", words, f"one of {', '.join(_WORDS)}")
         if not isinstance(partial := self.options.get("allow_partial", False), bool):
             raise OptionError("allow_partial", partial, "true or false")
@@ -217,11 +217,11 @@ class Query:
 
     @property
     def k(self) -> int:
-        return int(self.options.get("k", DEFAULT_K))
+        return DEFAULT_K if (k := self.options.get("k")) is None else int(k)
 
     @property
     def offset(self) -> int:
-        return int(self.options.get("offset", 0))
+        return int(self.options.get("offset") or 0)
 
     @property
     def search_options(self) -> SearchOptions:

@@ -130,7 +130,7 @@ class SearchService:
             vectors, refusal = [], problem  # the words alone may find something
         page = partial(page_of, query=query, vectors=vectors)
         with watch.stage("search"):
-            allow_partial = query.options.get("allow_partial", False)
+            allow_partial = bool(query.options.get("allow_partial"))
             answer, searcher = ask_shards(engine.searcher, page, allow_partial=allow_partial)
         return Answered(answer, searcher, refusal)
 

@@ -11,7 +11,7 @@ import { placesMap } from "./map.js";
 import { Marks, mixList, mixed, saveExamples } from "./mix.js";
 import { fillOptions, offerColumns, readOptions, watchOptions, watchSize } from "./options.js";
 import { showBeside, showProblem, watchKey } from "./problems.js";
-import { PAGE, answerable, emptyQuery, fromAddress, hasQuery, ignoresWords, isForWords, parseInput, toAddress, toBody } from "./query.js";
+import { PAGE, answerable, emptyQuery, fromAddress, hasQuery, ignoredIn, ignoresWords, isForWords, parseInput, toAddress, toBody } from "./query.js";
 import { grid, skeleton, summary, tiles } from "./results.js";
 import { imagePanel, queryHeading, uploadPanel } from "./subject.js";
 import { welcome } from "./welcome.js";
@@ -130,7 +130,9 @@ async function subjectPanel(query, file, signal) {
 /** Add these matches to those that are shown. */
 function showPage(matches) {
   const query = current;
-  byId("status").textContent = summary(result) + (collection.hasWords && ignoresWords(query) ? WITHOUT_WORDS : "");
+  const ignored = ignoredIn(location.search).join(", ");
+  byId("status").textContent = summary(result) + (collection.hasWords && ignoresWords(query) ? WITHOUT_WORDS : "")
+    + (ignored && ` · ignored in the address: ${ignored}`);
   byId("tools").hidden = !result.matches.length;
   byId("map").replaceChildren(
     placesMap(result.matches, query.filter, (filter) => navigate({ ...query, k: PAGE, filter })) ?? "");
@@ -250,7 +252,7 @@ async function countedGroups(signal) {
 /** Search with the current query, the form's options and this change. */
 function changeQuery(change) {
   const { filter, sort, groupBy } = current; // until their fields are there
-  const options = { ...readOptions(), ...(filters ? { filter: filters.filter } : { filter, sort, groupBy }) };
+  const options = { ...readOptions(current), ...(filters ? { filter: filters.filter } : { filter, sort, groupBy }) };
   const query = { ...current, k: PAGE, ...options, ...change };
   if (hasQuery(query) || hasQuery(current)) navigate(query, history.state?.trail);
 }

@@ -30,11 +30,11 @@ export function offerColumns(types) {
 
 /** Show the options of a query. */
 export function fillOptions(query) {
-  distinct.checked = query.distinct;
+  distinct.checked = query.distinct !== false;
   minScore.value = query.minScore ?? "";
-  fitting.checked = query.fitting;
+  fitting.checked = query.fitting !== false;
   words.value = query.words;
-  diversity.value = query.diversity ?? 0;
+  diversity.value = Number(query.diversity) || 0;
   const [byDefault, byScore] = sort.options;
   byDefault.text = isRanked(query) ? "best first" : "by id";
   byScore.disabled = !isRanked(query);
@@ -43,17 +43,21 @@ export function fillOptions(query) {
   for (const input of OF_VECTORS) input.disabled = isForWords(query);
 }
 
-export function readOptions() {
+/** The options in the form; `query` is the one that they were filled in from. */
+export function readOptions(query) {
   return {
-    distinct: distinct.checked,
+    distinct: isOn(distinct, query.distinct),
     minScore: minScore.value === "" ? null : minScore.valueAsNumber,
-    fitting: fitting.checked,
+    fitting: isOn(fitting, query.fitting),
     words: words.value,
     diversity: diversity.valueAsNumber || null,
     sort: sort.value,
     groupBy: groupBy.value,
   };
 }
+
+/** Whether a box is checked; as long as it is, the value that it stood for before. */
+const isOn = (input, before) => input.checked && (before === false || before);
 
 /** Set up the size of the tiles, which this browser remembers. */
 export function watchSize() {

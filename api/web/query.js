@@ -8,12 +8,14 @@
 //   filter     conditions on columns, in the server's syntax, or null
 //   sort       the column to sort by, with - before it descending; "score": the least similar first; "": the default
 //   groupBy    the column whose values make groups, or ""
-//   distinct   whether near-duplicates are folded into one match
+//   distinct   whether near-duplicates are folded into one match, or from which cosine
 //   minScore   minimum score, or null
-//   fitting    whether matches must fit the words; no effect without words
+//   fitting    whether matches must fit the words, or from which percentile; no effect without words
 //   words      "off": look for what words mean, not for the words themselves; "only": the other way round; "": both
 //   diversity  how much the matches should differ, 0 to 1, or null
+// An option of an address that is no such value is passed on as it is, and the server says what is wrong.
 
+import { own } from "./elements.js";
 import { parse, stringify } from "./json.js";
 
 export const PAGE = 24;
@@ -55,22 +57,25 @@ export function answerable(query, { embeds_texts: embedsTexts, has_words: hasWor
 }
 
 const text = { read: (value) => value, write: (value) => value };
-const flag = { read: (value) => value === "1", write: () => "1" };
-const numbers = { read: (value) => value.split(",").map(Number), write: (values) => values.join(",") }; // the server checks them
-const number = { read: (value) => (Number.isNaN(Number(value)) ? null : Number(value)), write: String };
+const json = { read: (value) => readJson(value), write: stringify };
+const flag = { read: (value) => value === "1" || readJson(value), write: (value) => (value === true ? "1" : stringify(value)) };
+const numbers = {
+  read: (value) => readJson(`[${value}]`, value),
+  write: (values) => (Array.isArray(values) ? values.join(",") : values),
+};
 
 /** The fields of a query by their names in an address, and how they are read and written. */
 const IN_ADDRESS = {
   crop: { field: "crop", ...numbers },
-  k: { field: "k", read: (value) => (/^[1-9]\d*$/.test(value) ? Number(value) : PAGE), write: String },
-  filter: { field: "filter", read: readFilter, write: stringify },
+  k: { field: "k", ...json },
+  filter: { field: "filter", ...json },
   sort: { field: "sort", ...text },
   group_by: { field: "groupBy", ...text },
   distinct: { field: "distinct", ...flag },
-  min_score: { field: "minScore", ...number },
+  min_score: { field: "minScore", ...json },
   fitting: { field: "fitting", ...flag },
   words: { field: "words", ...text },
-  diversity: { field: "diversity", ...number },
+  diversity: { field: "diversity", ...json },
 };
 
 /** The query in an address. An uploaded picture is in `state`, the history entry's, because no address can hold it. */
@@ -99,12 +104,19 @@ export function toAddress(query) {
   return search ? `?${search}` : "./";
 }
 
-/** A filter from the address. If it is not JSON it stays text, and the server reports what is wrong. */
-function readFilter(value) {
+/** The parameters of an address that have no effect: unknown ones, and all but the first of those that are there once. */
+export function ignoredIn(address) {
+  const [given, kept] = [address, toAddress(fromAddress(address, null))].map((each) => new URLSearchParams(each));
+  const isRead = (name) => given.getAll(name).length <= (own(IN_ADDRESS, name) ? 1 : kept.getAll(name).length);
+  return [...new Set(given.keys())].filter((name) => !isRead(name));
+}
+
+/** A value from the address; `other` if it is not JSON. */
+function readJson(value, other = value) {
   try {
     return parse(value);
   } catch {
-    return value;
+    return other;
   }
 }
 
@@ -116,7 +128,7 @@ export async function toBody(query, file, maxK, others = {}) {
   const { kind, value, crop, like, unlike, k, filter, sort, groupBy, distinct, minScore, fitting, words, diversity } = query;
   const ranked = isRanked(query);
   const options = {
-    k: Math.min(k, maxK),
+    k: k > maxK ? maxK : k,
     ...(filter !== null && { filter }),
     ...(sort && (ranked || sort !== "score") && { sort }),
     ...(groupBy && { group_by: groupBy }),
@@ -124,9 +136,9 @@ export async function toBody(query, file, maxK, others = {}) {
   };
   if (!ranked) return options;
   Object.assign(options, {
-    ...(distinct && { distinct }),
+    ...(distinct !== false && { distinct }),
     ...(minScore !== null && { min_score: minScore }),
-    ...(fitting && isText(query) && { min_percentile: FITTING }),
+    ...(fitting !== false && isText(query) && { min_percentile: fitting === true ? FITTING : fitting }),
     ...(words && isText(query) && { words }),
     ...(diversity !== null && { diversity }),
   });

@@ -20,7 +20,7 @@ def parse_strictly(text: str | bytes) -> Any:
 
     ValueError if it is not JSON, nested too deeply, has half a character, or a member of an object more than once.
     """
-    value = from_json(text)
+    value = from_json(text if isinstance(text, bytes) else text.encode())
     json.loads(text, object_pairs_hook=_refuse_repeated)  # `from_json` would keep the last of them and drop the rest
     return value
 

@@ -25,8 +25,14 @@ from index.versions.opening import open_segments
 
 def no_index(collection: Collection) -> EmptyCollectionError:
     """The error for a collection without an index version; says which command to run."""
-    embedded = any(run.files.rows for run in collection.runs())
-    advice = "build one with `likeness index`" if embedded else "embed images first with `likeness embed`"
+    counts = "SELECT count(*) AS images, count(*) FILTER (error_reason IS NULL) AS embedded FROM live_rows"
+    [found] = collection.snapshot().newest().rows(counts)
+    if found["embedded"]:
+        advice = "build one with `likeness index`"
+    elif found["images"]:
+        advice = f"embedded 0 of {found['images']:,} images, see `likeness rejects`"
+    else:
+        advice = "embed images first with `likeness embed`"
     return EmptyCollectionError(f"{collection.location} has no index to search: {advice}")
 
 

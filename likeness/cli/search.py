@@ -229,8 +229,8 @@ def _query_parts(
         open_collection(collection)  # before the picture and the model, which may take seconds
         return (Part(data=None if query is None else _fetch_picture(query), text=text, crop=fractions),)
     return (
-        *(Part(image_id=image_id, crop=fractions, field_path="--like") for image_id in like),
-        *(Part(image_id=image_id, weight=-UNLIKE_WEIGHT, field_path="--unlike") for image_id in unlike),
+        *(Part(image_id=image_id, crop=fractions) for image_id in like),
+        *(Part(image_id=image_id, weight=-UNLIKE_WEIGHT) for image_id in unlike),
     )
 
 

@@ -66,10 +66,10 @@ def require_collection(scope: Scope, name: str) -> None:
     """Raises Problem if the request's key is not valid for the collection, whether or not the collection exists."""
     key: StoredKey | None = scope.get(KEY)
     if key is not None:
-        if not key.allows(name):
-            raise Forbidden(f"the key {key.name!r} is not for the collection {abbreviate(name)}")
         if key.collections is not None and route_path(scope) == "/metrics":
             raise Forbidden(f"the key {key.name!r} is for some collections only, but metrics cover all")
+        if not key.allows(name):
+            raise Forbidden(f"the key {key.name!r} is not for the collection {abbreviate(name)}")
 
 
 def _check_without_key(scope: Scope) -> str:

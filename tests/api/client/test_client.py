@@ -618,7 +618,9 @@ def test_matches_are_those_of_the_library(served: LikenessClient, service: Searc
         assert (found.matches[0].image_id, found.matches[0].metadata) == ("red.png", {"label": "red", "weight": None})
         assert (found.version, found.ntotal, found.model) == ("000001", len(PLAIN), service.engine.embedder.identity)
         assert found.timing_ms["total"] > 0
-    assert served.search(text="a star", k=4, words="off").matches == served.search(embedding=5 * vector, k=4).matches
+    by_text = served.search(text="a star", k=4, words="off").matches
+    for scale in (5.0, 2.0**1000, 2.0**-1000):
+        assert served.search(embedding=scale * vector.astype(np.float64), k=4).matches == by_text
 
 
 def test_vectors_are_those_of_the_model(served: LikenessClient, service: SearchService) -> None:

@@ -137,6 +137,26 @@ def test_a_form_that_cannot_be_read(client: TestClient) -> None:
     assert_problem(response, "malformed-body", detail="boundary")
 
 
+FIELDS = {"k": b"2", "filter": b'{"label": "blue"}'}
+FORM = b"".join(
+    b'--b\r\nContent-Disposition: form-data; name="%b"%b\r\n\r\n%b\r\n' % each
+    for each in (
+        (b"image", b'; filename="a.png"', png(COLOURS["blue.png"])),
+        *((name.encode(), b"", value) for name, value in FIELDS.items()),
+    )
+)
+
+
+@pytest.mark.parametrize("end", [b"--b--\r\n", b"--b--", b"--b--\r\nan epilogue of --b"])
+def test_a_form_is_read_up_to_its_closing_boundary(client: TestClient, end: bytes) -> None:
+    media_type = {"content-type": "multipart/form-data; boundary=b"}
+    answer = client.post("/search", content=FORM + end, headers=media_type).json()
+    assert [match["image_id"] for match in answer["matches"]] == ["blue.png"]
+    for length in range(len(FORM) - len(b'{"label": "blue"}\r\n') - 60, len(FORM), 7):
+        response = client.post("/search", content=FORM[:length], headers=media_type)
+        assert_problem(response, "malformed-body", detail="cut off")
+
+
 @pytest.mark.parametrize("media_type", ["text/plain", "video/mp4", "application/x-www-form-urlencoded", ""])
 def test_other_content_types_and_compressed_bodies_are_refused(client: TestClient, media_type: str) -> None:
     response = client.post("/search", content=b"x", headers={"content-type": media_type})

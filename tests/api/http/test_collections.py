@@ -310,6 +310,8 @@ def test_a_key_may_be_limited_to_some_collections(unchanged: Path, tmp_path: Pat
         for path in ("/index", "/picture?id=0.png", "/collections/art/index", "/collections/zebras/index", "/metrics"):
             assert status("birds", path) == 403, path
         assert status("birds", "/collections/birds/metrics") == 403
+        metrics = client.get("/metrics", headers={"X-API-Key": keys["birds"]})
+        assert metrics.json()["detail"] == "the key 'birds' is for some collections only, but metrics cover all"
         assert (
             status("birds", "/collections/birds/index") == status("both", "/index") == status("all", "/metrics") == 200
         )

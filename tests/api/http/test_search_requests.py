@@ -17,6 +17,7 @@ from PIL import Image
 
 from api.client.query import image_bytes
 from api.http.app import create_app
+from api.http.requests import SearchRequest
 from api.settings import RequestLimits
 from benchmarks.common.waiting import eventually
 from index.queries import QueryKind
@@ -215,6 +216,12 @@ def test_filter_min_score_and_fields(client: TestClient) -> None:
     assert search(client, url=URL, fields=[*of_the_picture, "label"])["matches"][0]["metadata"] == of_the_picture
 
 
+def test_an_option_that_is_null_counts_as_absent(client: TestClient) -> None:
+    nulls = dict.fromkeys(SearchRequest.__annotations__.keys() - {"url"})
+    assert search(client, url=URL, **nulls)["matches"] == search(client, url=URL)["matches"] != []
+    assert search(client, queries=[{"url": URL, "weight": None}])["matches"] == search(client, url=URL)["matches"]
+
+
 def test_near_duplicates_are_folded(client: TestClient) -> None:
     found = search(client, url=URL, distinct=0.9999)
     assert found["matches"][0]["image_id"] == "red-1.png"
@@ -262,7 +269,7 @@ def test_min_percentile(client: TestClient) -> None:
     mixed = client.post("/search", json={"queries": [{"id": "blue.png"}, {"text": "red"}], "min_percentile": 0})
     (error,) = errors_of(mixed)
     assert error["field"] == "min_percentile"
-    assert error["expected"].startswith("a query whose matches have percentiles")
+    assert error["expected"].startswith("a query whose matches have percentiles (in this index of kind: image, ")
 
 
 def test_a_server_may_allow_fewer_matches_than_the_default(searcher: Searcher) -> None:
@@ -298,9 +305,7 @@ def test_a_search_in_a_url_is_the_same_as_in_json(client: TestClient) -> None:
     for what in ({"url": URL}, {"text": "a dark red"}, {"id": "grey.png"}):
         answered = client.get("/search", params={**what, **texts})
         assert answered.json()["matches"] == search(client, **what, **options)["matches"] != []
-    cropped = client.get(
-        "/search", params={"url": URL, "crop": "[0, 0, 0.5, 1]", "filter": '{"label": "blue"}', "k": ""}
-    )
+    cropped = client.get("/search", params={"url": URL, "crop": "[0, 0, 0.5, 1]", "filter": '{"label": "blue"}'})
     assert ids(cropped.json()) == ["blue.png"]
 
 
@@ -320,7 +325,7 @@ def test_a_body_may_be_just_a_picture(client: TestClient, media_type: str) -> No
 @pytest.mark.parametrize(
     ("params", "field", "expected"),
     [
-        ({"text": "a", "id": "b"}, "body", "at most one of url, text and id"),
+        ({"text": "a", "id": "b"}, "URL", "at most one of url, text and id"),
         ({"text": "a", "k": "many"}, "k", "a whole number"),
         ({"text": "a", "fields": "label"}, "fields", "JSON text"),
         ({"embedding": "[1]", "text": "a"}, "embedding", "only allow_partial, crop, cursor, distinct"),
@@ -349,7 +354,7 @@ BODIES: dict[str, dict[str, Any]] = {
 def test_options_in_the_url_apply_to_every_body(client: TestClient, body: str, option: str) -> None:
     options = OPTIONS if option == "all" else {option: OPTIONS[option]}
     params = {name: json.dumps(value) for name, value in options.items()}
-    answered = client.post("/search", params={**params, "min_score": params.get("min_score", "")}, **BODIES[body])
+    answered = client.post("/search", params=params, **BODIES[body])
     assert answered.json()["matches"] == search(client, url=URL, **options)["matches"] != []
 
 
@@ -371,6 +376,7 @@ def test_options_in_the_url_apply_to_every_body(client: TestClient, body: str, o
                 ("k=1&k=2", "k", "one value", "2 values"),
                 ("k=1&k=1&k=", "k", "one value", "3 values"),
                 ("k=0", "k", "a whole number from 1", "0"),
+                ("min_score=", "min_score", "a number", '""'),
                 ("filter=label", "filter", "JSON text", "label"),
             )
         ],
@@ -392,7 +398,7 @@ def test_options_in_the_url_apply_to_every_body(client: TestClient, body: str, o
         ("POST", "/embed?k=2", {"json": {"texts": ["a"]}}, "k", "no parameters in the URL", "an unknown field"),
         ("POST", "/search/collections?k=2", {"json": {"text": "a"}}, "k", "no parameters in the URL", "unknown"),
         ("GET", "/index/versions?limit=1", {}, "limit", "no parameters in the URL", "an unknown field"),
-        ("GET", "/search?" + "&".join(f"a{n}=1" for n in range(200)), {}, "body", "a document", "200 parameters"),
+        ("GET", "/search?" + "&".join(f"a{n}=1" for n in range(200)), {}, "URL", "at most 100", "200"),
     ],
 )
 def test_what_a_url_cannot_have_is_refused(
@@ -422,7 +428,7 @@ def test_what_a_url_cannot_have_is_refused(
         ({"text": "a", "distinct": "yes"}, "distinct", "a cosine from -1 to 1"),
         ({"text": "a", "offset": -1}, "offset", "a whole number from 0 to 9,990"),
         ({"text": "a", "offset": 9_995}, "offset", "from 0 to 9,990"),
-        ({"text": "a", "offset": 991, "diversity": 0.5}, "diversity", "k + offset of at most 1,000 with it"),
+        ({"text": "a", "offset": 991, "diversity": 0.5}, "diversity", "of at most 1,000 with it, not 1,001"),
         ({"text": "a", "diversity": 2}, "diversity", "a number of at most 1"),
         ({"text": "a", "min_percentile": 101}, "min_percentile", "a number of at most 100"),
         ({"text": "star", "k": 1.5}, "k", "a whole number"),

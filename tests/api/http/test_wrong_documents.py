@@ -54,7 +54,6 @@ def filtered(expression: object) -> dict[str, Any]:
         ({"text": [[0] * 50_000]}, "text: expected text, got [[" + "0, " * 25 + "0,…"),
         ({"text": "a", "k": 0}, f"{K}, got 0"),
         ({"text": "a", "k": 10**6}, f"{K}, got 1000000"),
-        ({"text": "a", "k": None}, "k: expected a whole number, got null"),
         ({"text": "a", "k": "5"}, 'k: expected a whole number, got "5"'),
         ({"text": "x" * 1_001}, "text: expected at most 1000 characters, got 1001"),
         ({"text": "a", "min_score": 2}, "min_score: expected a number of at most 1, got 2"),
@@ -102,6 +101,26 @@ def test_what_is_wrong_with_a_search_is_said_in_full(client: TestClient, body: d
 )
 def test_what_is_wrong_with_a_batch_is_said_in_full(client: TestClient, path: str, body: object, detail: str) -> None:
     assert client.post(path, json=body).json()["detail"] == detail
+
+
+@pytest.mark.parametrize(
+    ("path", "detail"),
+    [
+        ("/search?text=Stra%DFe", 'text: expected UTF-8, percent-encoded, got "Stra%DFe"'),
+        ("/image?id=%ff", 'id: expected UTF-8, percent-encoded, got "%ff"'),
+        ("/facets?filter=%ED%A0%80", 'filter: expected UTF-8, percent-encoded, got "%ED%A0%80"'),
+        ("/search?%ff=1&k=1", '%ff: expected UTF-8, percent-encoded, got "1"'),
+        ("/search?text=", 'text: expected words that say what to look for, got ""'),
+        ("/search?url=", 'url: expected text that is not empty, got ""'),
+        ("/search?cursor=", 'cursor: expected the cursor of an earlier answer to the same search, got ""'),
+        ("/search?k=", 'k: expected a whole number, got ""'),
+        ("/search?k=" + "9" * 5_000, 'k: expected a whole number, got "' + "9" * 78 + "…"),
+        ("/search?text=a&id=b", 'URL: expected at most one of url, text and id, got "text", "id"'),
+    ],
+)
+def test_what_is_wrong_with_an_address_is_said_in_full(client: TestClient, path: str, detail: str) -> None:
+    refused = client.get(path)
+    assert (refused.status_code, refused.json()["detail"]) == (422, detail)
 
 
 def test_what_is_wrong_elsewhere_is_said_in_full(client: TestClient) -> None:

@@ -14,6 +14,7 @@ from playwright.sync_api import Browser, Locator, Page, Route, expect
 from api.access.keys import KeyRing, KeyScope, add_key
 from api.http.app import create_app
 from api.local import running
+from api.search.query import FITTING_PERCENTILE
 from api.settings import Access, RequestLimits
 from tests.support.collections.small_collection import fake_service, make_collection, png
 from tests.support.fake_embedder import FakeEmbedder
@@ -305,7 +306,12 @@ def test_a_file_that_is_not_a_picture_and_an_empty_query(open_page: Callable[...
         ("/?text=red&filter=%7B", "filter"),
         *((f"/?text=red&filter={value}", "filter: expected") for value in ("0", "false", "%22%22", "[]")),
         ("/?filter=0", "filter: expected"),
-        *((f"/?text=red&crop={value}", "crop") for value in ("1,2", "a,b,c,d", "0.5")),
+        *((f"/?text=red&min_score={value}", "min_score: expected") for value in ("abc", "Infinity", "%20")),
+        *((f"/?text=red&k={value}", "k: expected a whole number") for value in ("0", "abc")),
+        ("/?text=red&diversity=abc", 'diversity: expected a number, got "abc"'),
+        ("/?text=red&distinct=yes", "distinct: expected a cosine"),
+        ("/?text=red&fitting=yes", 'min_percentile: expected a number, got "yes"'),
+        *((f"/?text=red&crop={value}", "crop") for value in ("1,2", "a,b,c,d", "0.5", "null")),
     ],
 )
 def test_problems_are_shown_in_the_servers_words(open_page: Callable[..., Page], address: str, message: str) -> None:
@@ -313,6 +319,48 @@ def test_problems_are_shown_in_the_servers_words(open_page: Callable[..., Page],
     expect(page.get_by_role("alert")).to_contain_text(message)
     expect(page.locator("#answer")).to_have_attribute("aria-busy", "false")
     expect(page.get_by_role("status")).to_be_empty()
+
+
+@pytest.mark.parametrize(
+    ("address", "sent"),
+    [
+        ("distinct=1", {"k": 24, "distinct": True}),
+        ("distinct=0", {"k": 24, "distinct": 0}),
+        ("distinct=false&min_score=&k=1e1", {"k": 10}),
+        ("fitting=true&diversity=0.5", {"k": 24, "min_percentile": FITTING_PERCENTILE, "diversity": 0.5}),
+        ("fitting=1&k=99999999999999999999", {"k": 1000, "min_percentile": FITTING_PERCENTILE}),
+    ],
+)
+def test_options_in_the_address_are_those_of_the_search(
+    open_page: Callable[..., Page], address: str, sent: dict[str, Any]
+) -> None:
+    page = open_page()
+    ids(page)
+    with page.expect_request("**/search") as searched:
+        page.goto(f"/?text=star&{address}")
+    assert searched.value.post_data_json == {"text": "star", **sent}
+    page.get_by_text("Filters and options").click()
+    page.get_by_label("Search for").select_option("meaning only")
+    expect(page).to_have_url(re.compile("words=off"))
+    with page.expect_request("**/search") as searched:
+        page.reload()
+    assert searched.value.post_data_json == {"text": "star", **sent, "k": 24, "words": "off"}
+
+
+@pytest.mark.parametrize(
+    ("address", "ignored"),
+    [
+        ("text=star&offset=10&min_percentile=99&k=5&k=7", "offset, min_percentile, k"),
+        ("text=star&id=a&constructor=1", "id, constructor"),
+        ("foo=1", "foo"),
+    ],
+)
+def test_what_the_address_has_in_vain_is_named(open_page: Callable[..., Page], address: str, ignored: str) -> None:
+    page = open_page(f"/?{address}")
+    expect(page.get_by_role("status")).to_contain_text(f"ignored in the address: {ignored}")
+    search(page, "heart")
+    expect(heading(page, "“heart”")).to_be_visible()
+    expect(page.get_by_role("status")).not_to_contain_text("ignored")
 
 
 def test_an_unreachable_server_and_a_proxy_that_refuses_in_plain_text(open_page: Callable[..., Page]) -> None:

@@ -177,6 +177,7 @@ def test_an_excluded_image_is_not_of_the_set(searchers: list[VersionSearcher]) -
     [
         (True, {"sort": "tags"}, "one of the columns image_id"),
         (True, {"sort": "nothing"}, "one of the columns image_id"),
+        (True, {"sort": ""}, "one of the columns image_id"),
         (True, {"sort": ["label"]}, "the name of a column"),
         (True, {"group_by": "ratio"}, "one of the columns"),
         (True, {"facets": ["ratio"]}, "one of the columns"),

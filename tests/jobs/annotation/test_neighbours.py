@@ -74,7 +74,7 @@ def test_only_values_that_differ_are_written(collection: Collection, kind: str, 
 def test_a_copy_is_not_unique_and_the_only_image_has_no_value(tmp_path: Path) -> None:
     collection = Collection.create_or_open(str(tmp_path))
     add_version(collection, table(["one"]))
-    assert annotate(collection, "uniqueness") == (0, 1)
+    assert annotate(collection, "uniqueness") == (0, 0)
     assert values(collection) == {"one": None}
     add_version(collection, table(["one"]).set_column(0, "image_id", pa.array(["two"])))
     assert annotate(collection, "uniqueness") == (2, 0)

@@ -190,7 +190,7 @@ def test_pruning_does_not_replace_picks(collection: Collection, run: Run) -> Non
             "height, format, label, doubtful",
         ),
         (["-n", "5", "--diverse", "0"], "a weight above 0"),
-        (["-n", "5", "--diverse", "1e38", "--typical", "1e38"], "less than or equal to 1000000"),
+        (["-n", "5", "--diverse", "1e38", "--typical", "1e38"], "a number of at most 1000000"),
         (["-n", "5", "--filter", '{"colour": 1}'], "colour"),
         (["-n", "5", "--filter", '{"label": "green"}'], "no image passes --filter"),
         (["-n", "5", "--name", "label"], "conflict with label"),

@@ -97,7 +97,7 @@ def test_values_are_read_as_written(tmp_path: Path, line: str, expected: dict[st
         ("source: a\n", r"job\.yaml, line 1, collection: is missing"),
         (
             WHOLE.replace("0.95", "95"),
-            r"line 7, index\.target_recall: expected a value less than or equal to 1, got",
+            r"line 7, index\.target_recall: expected a number of at most 1, got",
         ),
         (WHOLE.replace("2GiB", "lots"), r"line 8, index\.max_memory: 'lots': expected a size such as 600MB, 2GiB or a"),
         (WHOLE.replace("address: auto", "on: local"), r"line 4, resources\.on: local: expected ray, or none of actors"),

@@ -455,7 +455,7 @@ def test_a_job_from_a_file_reports_what_it_found(tmp_path: Path, run: Run) -> No
     with path.open("a") as file:
         file.write("  - {name: reds, image_id: red.png, min_score: 2}\n")
     refused = run("reembed", "--spec", path)
-    assert (refused.code, "searches.1.min_score: expected a value less than or equal to 1" in refused.err) == (2, True)
+    assert (refused.code, "searches.1.min_score: expected a number of at most 1" in refused.err) == (2, True)
 
 
 def test_a_night_does_all_but_what_is_broken_and_publishes_once(tmp_path: Path, run: Run) -> None:
