@@ -18,13 +18,9 @@ from index.collection.catalog.catalog import Catalog, RunRows
 from index.collection.catalog.row_facts import write_deletes, write_facts
 from index.collection.current_file import read_current, replace_current
 from index.collection.layout import (
-    ANNOTATIONS,
-    CHECKS,
     CURRENT,
-    HISTORY,
     INDEX,
     MANIFEST,
-    MERGED,
     ROW_FILES,
     RUN_STARTED,
     RUNS,
@@ -116,8 +112,7 @@ class Collection:
         storage, location = Storage.open(location), without_secrets(location)
         if storage.is_file():
             raise NotACollectionError(f"{location} is a file: expected a folder for the collection")
-        others = _MEMBERS | {ANNOTATIONS, CHECKS, HISTORY, MERGED}
-        foreign = [entry.name for entry in storage.list() if entry.name not in others]
+        foreign = [] if is_collection(storage) else [entry.name for entry in storage.list()]
         if foreign:
             names = ", ".join(foreign[:5]) + (f" and {len(foreign) - 5} more" if len(foreign) > 5 else "")
             raise NotACollectionError(
