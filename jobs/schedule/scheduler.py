@@ -62,9 +62,10 @@ def run_schedule(job: ScheduledJob, times: Iterator[datetime], stop: threading.E
             if due <= datetime.now(UTC):
                 logger.warning("skipping the run at %s: the one before it was still going", due)
                 continue
-            due += timedelta(seconds=random.uniform(0, jitter_s))
-            logger.info("the next run is at %s", due)
-            while (wait := (due - datetime.now(UTC)).total_seconds()) > 0:
+            # In UTC: a sum in a time zone counts by its clock, and forgets which of two equal times is meant.
+            start = due.astimezone(UTC) + timedelta(seconds=random.uniform(0, jitter_s))
+            logger.info("the next run is at %s", start.astimezone(due.tzinfo))
+            while (wait := (start - datetime.now(UTC)).total_seconds()) > 0:
                 if stop.wait(min(wait, _CHECK_S)):
                     return
             try:

@@ -75,6 +75,27 @@ def test_times_follow_the_time_zone_and_named_hours_come_once_a_night(cron: str,
     assert [f"{due:%d %H:%M%z}" for due in due_times] == times
 
 
+@pytest.mark.parametrize(
+    ("zone", "start", "due"),
+    [  # in the hour that the clock shows twice, and the half hour of Lord Howe
+        ("Europe/Berlin", "2050-10-30T00:10", "2050-10-30 02:30:00+02:00"),
+        ("Europe/Berlin", "2050-10-30T01:10", "2050-10-30 02:30:00+01:00"),
+        ("Europe/Berlin", "2050-10-30T01:40", "2050-10-30 03:00:00+01:00"),
+        ("America/New_York", "2050-11-06T05:40", "2050-11-06 01:00:00-05:00"),
+        ("Australia/Lord_Howe", "2050-04-02T14:40", "2050-04-03 01:30:00+10:30"),
+        ("Asia/Kolkata", "2050-10-30T01:10", "2050-10-30 07:00:00+05:30"),
+    ],
+)
+def test_a_run_waits_for_its_time_in_a_repeated_hour_too(
+    caplog: pytest.LogCaptureFixture, zone: str, start: str, due: str
+) -> None:
+    caplog.set_level("INFO", "jobs.schedule.scheduler")
+    stop = threading.Event()
+    stop.set()
+    run_schedule(Mock(), cron_times("*/30 * * * *", zone, datetime.fromisoformat(f"{start}:00+00:00")), stop)
+    assert caplog.messages == [f"the next run is at {due}"]
+
+
 def test_jitter_is_never_early() -> None:
     due = datetime.now(UTC) + timedelta(seconds=0.3)
     stop, started = threading.Event(), list[datetime]()
