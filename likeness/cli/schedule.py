@@ -3,7 +3,7 @@
 import logging
 import signal
 import threading
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -44,9 +44,9 @@ def schedule(
     Example: `likeness schedule deploy/job.yaml --cron "0 3 * * *" --timezone Europe/Berlin --jitter 300`
     """
     from jobs.schedule.job_process import ScheduledJob
-    from jobs.schedule.scheduler import cron_times, run_schedule
+    from jobs.schedule.scheduler import parse_cron, run_schedule
 
-    times = cron_times(cron, timezone, datetime.now(UTC))
+    next_time = parse_cron(cron, timezone)
     job = ScheduledJob(spec, console.file)
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s")
     logging.getLogger("jobs").setLevel(logging.INFO)
@@ -59,7 +59,7 @@ def schedule(
 
     signal.signal(signal.SIGTERM, end)
     signal.signal(signal.SIGINT, end)
-    run_schedule(job, times, stop, jitter_s=jitter)
+    run_schedule(job, next_time, stop, jitter_s=jitter)
 
 
 @with_fields(*EMBEDDING, Fields("jobs.spec", "JobSpec", "missing max_missing"), _REJECT_RATE)

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from itertools import count, islice
+from itertools import count
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -25,7 +25,7 @@ from jobs.errors import SourceError, UsageError
 from jobs.schedule.history import HistoryEntry, last_entries, read_output
 from jobs.schedule.job_process import ScheduledJob
 from jobs.schedule.run_job import finish, run_job
-from jobs.schedule.scheduler import cron_times, run_schedule
+from jobs.schedule.scheduler import NextTime, parse_cron, run_schedule
 from jobs.schedule.spec_file import read_spec
 from jobs.spec import JobSpec
 from jobs.update import Update
@@ -34,7 +34,19 @@ from tests.support.nights.quiet_night import make_job
 
 
 def next_times(cron: str, number: int, zone: str, start: str) -> list[datetime]:
-    return list(islice(cron_times(cron, zone, datetime.fromisoformat(start)), number))
+    next_time, times = parse_cron(cron, zone), [datetime.fromisoformat(start)]
+    for _ in range(number):
+        times.append(next_time(times[-1]))
+    return times[1:]
+
+
+def test_a_day_that_a_zone_skipped_does_not_come_twice() -> None:
+    times = next_times("0 3 * * *", 2, "Pacific/Apia", "2011-12-29T23:00:00+00:00")
+    assert [f"{due:%d %H:%M%z}" for due in times] == ["31 03:00+1400", "01 03:00+1400"]
+
+
+def each_of(times: list[datetime]) -> NextTime:
+    return lambda after: next((time for time in times if time > after), after + timedelta(days=1))
 
 
 @pytest.mark.parametrize(
@@ -68,6 +80,8 @@ def test_times_are_crontabs(cron: str, times: list[str]) -> None:
         ("*/30 * * * *", "10-25T00:10", ["25 02:30+0200", "25 02:00+0100", "25 02:30+0100", "25 03:00+0100"]),
         # They go forward from 02:00 to 03:00 on the 29th.
         ("30 2 * * *", "03-28T00:00", ["28 02:30+0100", "29 03:30+0200", "30 02:30+0200"]),
+        ("30 2 * * *", "03-29T01:10", ["29 03:30+0200"]),  # started after the hour that is skipped
+        ("*/30 2-3 * * *", "03-29T00:00", ["29 03:00+0200", "29 03:30+0200", "30 02:00+0200"]),
     ],
 )
 def test_times_follow_the_time_zone_and_named_hours_come_once_a_night(cron: str, start: str, times: list[str]) -> None:
@@ -90,9 +104,9 @@ def test_a_run_waits_for_its_time_in_a_repeated_hour_too(
     caplog: pytest.LogCaptureFixture, zone: str, start: str, due: str
 ) -> None:
     caplog.set_level("INFO", "jobs.schedule.scheduler")
-    stop = threading.Event()
-    stop.set()
-    run_schedule(Mock(), cron_times("*/30 * * * *", zone, datetime.fromisoformat(f"{start}:00+00:00")), stop)
+    stop = Mock(is_set=lambda: False, wait=lambda *_: True)
+    [time] = next_times("*/30 * * * *", 1, zone, f"{start}:00+00:00")
+    run_schedule(Mock(), lambda _: time, stop)
     assert caplog.messages == [f"the next run is at {due}"]
 
 
@@ -104,7 +118,7 @@ def test_jitter_is_never_early() -> None:
         started.append(datetime.now(UTC))
         stop.set()
 
-    run_schedule(Mock(run=run), iter([due]), stop, jitter_s=0.2)
+    run_schedule(Mock(run=run), each_of([due]), stop, jitter_s=0.2)
     assert started[0] >= due
 
 
@@ -117,8 +131,23 @@ def test_a_run_that_fails_does_not_end_the_schedule() -> None:
             raise ValueError("a mistake of ours")
         stop.set()
 
-    run_schedule(Mock(run=run), (now + timedelta(seconds=0.2 * number) for number in range(1, 9)), stop)
+    run_schedule(Mock(run=run), each_of([now + timedelta(seconds=0.2 * number) for number in range(1, 9)]), stop)
     assert runs == [0, 1]
+
+
+def test_what_passed_while_the_machine_slept_is_one_run_and_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    due = datetime.now(UTC) - timedelta(days=20_000)
+    stop, runs, next_times = threading.Event(), list[int](), iter([due, due + timedelta(seconds=1)])
+
+    def run() -> None:
+        runs.append(len(runs))
+        if len(runs) == 2:
+            stop.set()
+
+    soon = timedelta(seconds=0.1)
+    run_schedule(Mock(run=run), lambda after: next(next_times, max(after, datetime.now(UTC)) + soon), stop)
+    assert (runs, len(caplog.messages)) == ([0, 1], 1)
+    assert caplog.messages[0].startswith(f"skipping the runs that were due since {due + timedelta(seconds=1)}: ")
 
 
 @pytest.mark.parametrize(
@@ -136,7 +165,7 @@ def test_a_run_that_fails_does_not_end_the_schedule() -> None:
 )
 def test_invalid_schedules(cron: str, zone: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        cron_times(cron, zone, datetime.now(UTC))
+        parse_cron(cron, zone)
 
 
 NOTIFY = """\
@@ -242,8 +271,8 @@ def test_runs_do_not_overlap_and_stopping_interrupts_one(child: Callable[[str], 
         "    save(storage, run.end('stopped', 'on request'))\n    sys.exit(130)"
     )
     stop = threading.Event()
-    due_times = (datetime.now(UTC) + timedelta(seconds=0.1 * number) for number in count(1))
-    thread = threading.Thread(target=run_schedule, args=(job, due_times, stop))
+    soon = timedelta(seconds=0.1)
+    thread = threading.Thread(target=run_schedule, args=(job, lambda after: after + soon, stop))
     thread.start()
     try:
         eventually(lambda: [run.outcome for run in runs_of(spec)] == ["running"], "a run has begun", 120)
