@@ -1,6 +1,7 @@
 """Runs a job on a schedule on one machine, each run in a separate process: crontab's five fields, with its meaning."""
 
 import logging
+import os
 import random
 import threading
 from collections.abc import Callable
@@ -39,7 +40,8 @@ def parse_cron(expression: str, timezone: str | None) -> NextTime:
     try:
         zone = ZoneInfo(timezone) if timezone else get_localzone()
     except (ValueError, OSError, KeyError) as error:
-        raise UsageError(f"--timezone is {timezone!r}: expected a name such as Europe/Berlin or UTC") from error
+        given = f"--timezone is {timezone!r}" if timezone else f"without --timezone, TZ is {os.environ.get('TZ')!r}"
+        raise UsageError(f"{given}: expected a name such as Europe/Berlin or UTC") from error
     fields[4] = weekday.replace("-sun", "-7")  # to cronsim Sunday is the first day
     pattern, every_hour = " ".join(fields), hour.startswith("*")
     try:

@@ -161,9 +161,12 @@ def test_what_passed_while_the_machine_slept_is_one_run_and_one_line(caplog: pyt
         ("0 3 1 * 1", "UTC", "expected a day of the month or a weekday, and \\* for the other"),
         ("0 3 * * *", "Mars/Olympus", "--timezone is 'Mars/Olympus': expected a name such as Europe/Berlin or UTC"),
         ("0 3 * * *", "../etc/passwd", "--timezone is"),
+        ("0 3 * * *", None, "without --timezone, TZ is 'CET-1CEST': expected a name such as Europe/Berlin or UTC"),
     ],
 )
-def test_invalid_schedules(cron: str, zone: str, message: str) -> None:
+def test_invalid_schedules(cron: str, zone: str | None, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "CET-1CEST")
+    monkeypatch.setattr("tzlocal.unix._cache_tz", None)
     with pytest.raises(UsageError, match=message):
         parse_cron(cron, zone)
 
