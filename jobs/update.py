@@ -59,7 +59,8 @@ class Update:
     Only `reembed` changes a collection's model: the other commands refuse another model, and give a new collection the
     default one. `verbose` shows what Ray and its workers print. `report` is filled as the job proceeds. Files that
     changed within the last `settle_s` seconds may be half written: they are skipped, and counted in the report.
-    `clock` tells when web addresses are due. `model_cache` has the model for all jobs that share it.
+    `clock` tells when web addresses are due. `model_cache` has the model for all jobs that share it. Without `create`
+    the collection must exist.
     """
 
     spec: JobSpec
@@ -70,6 +71,7 @@ class Update:
     index: bool = True
     dry_run: bool = False
     verbose: bool = False
+    create: bool = True
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
     model_cache: ModelCache = field(default_factory=ModelCache)
 
@@ -99,7 +101,8 @@ class Update:
     def load(self) -> None:
         """Load the model before it is needed, for a job that runs repeatedly. Raises if it or the source is missing."""
         require_source_exists(self.spec.source)
-        model = self._choose_model(Collection.open_or_empty(self.spec.collection).snapshot())
+        open_collection = Collection.open_or_empty if self.create else Collection.open
+        model = self._choose_model(open_collection(self.spec.collection).snapshot())
         self.embedder(model, convert=True)
 
     def _open(self) -> tuple[Collection, Listing | None]:
@@ -108,7 +111,7 @@ class Update:
         try:
             return Collection.open(location), None
         except NotACollectionError:
-            if (model := self._named_model) is None:
+            if not self.create or (model := self._named_model) is None:
                 raise
             planned = Collection.open_or_empty(location)
         # Before the collection is made: a wrong model name, or a source without images, leaves none behind.

@@ -91,6 +91,8 @@ class Watch:
                 self.say(line)
             if report.problems or report.notes:
                 said = self._say_unless(said, "; ".join([*report.problems, *report.notes]))
+            if report.runs or report.index_after:
+                job = replace(job, create=False)  # from now on, one that is missing is away: a disk that is not mounted
             if not has_begun:
                 self.say(f"waiting for changes in {report.source}")
                 job = replace(job, console=Console(quiet=True))

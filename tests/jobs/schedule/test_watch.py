@@ -254,6 +254,27 @@ def test_a_round_that_fails_is_tried_again(nights: Nights) -> None:
     assert_up_to_date(nights)
 
 
+@pytest.mark.parametrize("left", [False, True], ids=["moved", "unmounted"])
+def test_a_collection_that_is_away_is_waited_for(nights: Nights, left: bool) -> None:
+    folder, away = Path(nights.location), Path(f"{nights.location}-away")
+
+    def unmount() -> None:
+        folder.rename(away)
+        if left:
+            folder.mkdir()
+        save(nights, "new.bmp", bmp(30))
+
+    def mount() -> None:
+        assert [*folder.parent.glob(f"{folder.name}/*")] == []
+        away.rename(folder)
+
+    said, _ = watch(nights, unmount, lambda: None, mount)
+    assert [line for line in said if "retrying" in line] == said[1:2]
+    assert said[1].startswith(f"{folder} {'is not a collection' if left else 'does not exist'}: ")
+    assert said[2].startswith("1 new: searchable")
+    assert_up_to_date(nights)
+
+
 def test_new_pictures_are_found_while_too_many_are_gone(nights: Nights) -> None:
     def replace() -> None:
         for seed in range(3):
