@@ -27,7 +27,8 @@ from likeness.cli.options import (
     show,
 )
 
-_REJECT_RATE = Fields("jobs.spec", "JobSpec", "max_reject_rate", default=1.0)  # one broken picture stops no others
+_MAX_REJECT_RATE = 1.0
+"""Of a watch, by default: one broken picture stops no others."""
 
 
 def schedule(
@@ -62,7 +63,11 @@ def schedule(
     run_schedule(job, next_time, stop, jitter_s=jitter)
 
 
-@with_fields(*EMBEDDING, Fields("jobs.spec", "JobSpec", "missing max_missing"), _REJECT_RATE)
+@with_fields(
+    *EMBEDDING,
+    Fields("jobs.spec", "JobSpec", "missing max_missing"),
+    Fields("jobs.spec", "JobSpec", "max_reject_rate", default=_MAX_REJECT_RATE),
+)
 def watch(
     context: typer.Context,
     source: OptionalSource = None,
@@ -102,6 +107,8 @@ def watch(
 
     def read() -> JobSpec:
         job = job_or_file(context, {"every"}, on="local")
+        if "max_reject_rate" not in job.model_fields_set:
+            job = job.model_copy(update={"max_reject_rate": _MAX_REJECT_RATE})
         if not job.resources.ray_only and job.resources.on is None:  # rounds are small
             job = job.model_copy(update={"resources": job.resources.model_copy(update={"on": "local"})})
         return job

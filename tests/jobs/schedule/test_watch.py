@@ -323,6 +323,17 @@ def test_usage_errors_end_it_at_once(nights: Nights, run: Run) -> None:
         assert (done.code, message in done.err) == (2, True)
 
 
+@pytest.mark.parametrize(("line", "rate"), [("", 1.0), ("max_reject_rate: 0.05\n", 0.05)])
+def test_broken_pictures_stop_no_others_unless_its_file_says_so(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, rate: float
+) -> None:
+    (job := tmp_path / "job.yaml").write_text(f"source: pictures\ncollection: collection\n{line}")
+    jobs = list[JobSpec]()
+    monkeypatch.setattr("jobs.schedule.watch.watch", lambda update, *_: jobs.append(update.spec))
+    assert run("watch", "--spec", job).code == 0
+    assert [each.max_reject_rate for each in jobs] == [rate]
+
+
 def test_changes_of_a_folder_are_noticed(tmp_path: Path) -> None:
     said = list[str]()
     folder = tmp_path / "pictures"
