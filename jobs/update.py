@@ -75,8 +75,8 @@ class Update:
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
     model_cache: ModelCache = field(default_factory=ModelCache)
 
-    def run(self) -> Report:
-        """Bring the collection and its index up to date.
+    def run(self, then: Callable[[Collection], object] = lambda _: None) -> Report:
+        """Bring the collection and its index up to date, and go on with `then` under the same lease.
 
         Raises `TooManyMissingError` with nothing changed, `TooManyRejectsError` and `RecallTooLowError` with nothing
         published, `SourceError` if the source cannot be listed, and the errors of loading, embedding and indexing.
@@ -96,6 +96,7 @@ class Update:
         else:
             with writing(collection, self.command) as leased:
                 self._bring_up_to_date(leased, listing, texts)
+                then(leased)
         return report
 
     def load(self) -> None:

@@ -129,14 +129,12 @@ def _run_round(job: Update, made: dict[str, ModelRecord]) -> Report:
     predictors of the annotations that earlier rounds have made, as for `Annotate`.
     """
     job, spec = replace(job, report=Report()), job.spec
+    then = partial(annotate, job, made=made)
     try:
-        job.run()
-        annotate(job, made)
-        return job.report
+        return job.run(then)
     except TooManyMissingError:
         gone = job.report.counts.missing - job.report.counts.moved
-    report = replace(job, spec=spec.model_copy(update={"missing": "keep"})).run()
-    annotate(job, made)
+    report = replace(job, spec=spec.model_copy(update={"missing": "keep"})).run(then)
     report.notes.append(
         f"searches still find {counted(gone, 'image')} gone from {report.source}: more than --max-missing "
         f"{spec.max_missing:g} allows. Is a disk not mounted? Otherwise, `likeness reembed` with a higher "

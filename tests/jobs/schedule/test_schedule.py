@@ -20,6 +20,7 @@ from rich.console import Console
 
 from benchmarks.common.waiting import eventually
 from index.collection import Collection, writing
+from index.collection.lease import Lease
 from index.errors import CollectionError
 from jobs.errors import SourceError, UsageError
 from jobs.schedule.history import HistoryEntry, last_entries, read_output
@@ -327,6 +328,25 @@ def test_versions_that_cannot_be_pruned_are_a_note(
     report = update.report
     assert report.note == f"old index versions stay for now: {error}"
     assert [(run.outcome, run.message) for run in runs_of(tmp_path / "job.yaml")] == [("succeeded", report.note)]
+
+
+def test_a_job_has_one_lease_to_its_last_annotation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    release, others = Lease.release, list[Lease]()
+
+    def release_to_another(lease: Lease) -> None:
+        release(lease)
+        others.append(Lease.acquire(lease.storage, "compact"))
+
+    job = make_job(tmp_path)
+    job.write_text(job.read_text() + "annotations: [{name: q, quality: true}]\n")
+    update = Update(spec=read_spec(job), console=Console(quiet=True))
+    with monkeypatch.context() as patch:
+        patch.setattr(Lease, "release", release_to_another)
+        run_job(update)
+    [other] = others
+    release(other)
+    [entry] = runs_of(tmp_path / "job.yaml")
+    assert (entry.outcome, entry.index, update.report.annotated["q"].embedded) == ("succeeded", "000002", 3)
 
 
 def test_a_first_job_that_fails_says_only_what_is_wrong(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
