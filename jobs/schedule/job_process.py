@@ -44,12 +44,14 @@ class ScheduledJob:
         """Run the job in a separate process, so that its memory is freed; print and store its output."""
         if self._stopping.is_set():
             return
-        earliest = datetime.now(UTC) - timedelta(seconds=1)
+        with suppress(SpecError):  # which the process will report
+            self._file.read_again()
+        spec, earliest = self._file.spec, datetime.now(UTC) - timedelta(seconds=1)
         try:
             child = self._child = self._start()
         except OSError as error:  # out of memory, or Likeness was moved: only this process can report it
-            entry = HistoryEntry.begin(self._file.spec.source, self._file.spec.collection)
-            finish(self._file.spec, entry.end("failed", f"could not be started: {error}"))
+            entry = HistoryEntry.begin(spec.source, spec.collection)
+            finish(spec, entry.end("failed", f"could not be started: {error}"))
             return
         if self._stopping.is_set():  # `stop` was called before the process existed
             child.terminate()
@@ -58,7 +60,7 @@ class ScheduledJob:
         reader.start()
         code = child.wait()
         reader.join(timeout=5)  # not for ever: a child of the job may hold the pipe open
-        self._record_end(child.pid, code, earliest, "".join(output.copy()))
+        self._record_end(spec, child.pid, code, earliest, "".join(output.copy()))
 
     def stop(self) -> None:
         """Stop the current run, killing it after `STOP_S`, and start no other."""
@@ -97,22 +99,22 @@ class ScheduledJob:
                 self._out.write(line)
                 self._out.flush()
 
-    def _record_end(self, pid: int, code: int, earliest: datetime, output: str) -> None:
+    def _record_end(self, spec: JobSpec, pid: int, code: int, earliest: datetime, output: str) -> None:
         """Store the output, and record the job's outcome if it could not do so itself."""
-        with suppress(SpecError):  # notify the targets that the file names now
-            self._file.read_again()
-        entry = _find_entry(self._file.spec, pid, earliest)
+        with suppress(SpecError):  # an edit meanwhile is for the next run, but for who is notified
+            spec = spec.model_copy(update={"notify": self._file.read_again().notify})
+        entry = _find_entry(spec, pid, earliest)
         if entry is None or entry.outcome == "running":
-            begun = HistoryEntry.begin(self._file.spec.source, self._file.spec.collection)
+            begun = HistoryEntry.begin(spec.source, spec.collection)
             entry = entry or begun.model_copy(update={"pid": pid, "started_at": earliest})
             if code == 0:  # it has sent its notification itself; only the history could not be written
                 entry = entry.end("succeeded")
-                record(self._file.spec, entry)
+                record(spec, entry)
             else:
                 entry = entry.end("stopped" if self._stopping.is_set() else "failed", _failure_message(code, output))
-                finish(self._file.spec, entry)
+                finish(spec, entry)
         try:
-            save_output(Collection.open(self._file.spec.collection).storage, entry.id, output)
+            save_output(Collection.open(spec.collection).storage, entry.id, output)
         except NotACollectionError:
             pass  # its first job has failed
         except (CollectionError, OSError) as error:

@@ -257,6 +257,20 @@ def test_a_run_is_recorded_with_its_output_and_notified_once(
         assert 'outcome="failed",source=' in (spec.parent / "job.prom").read_text()
 
 
+def test_an_edit_during_a_run_changes_only_who_is_notified_of_it(
+    child: Callable[[str], ScheduledJob], spec: Path
+) -> None:
+    edited = "source: pictures\ncollection: other\nnotify: {on_failure: {command: cat > told.json}}\n"
+    job = child(f"from pathlib import Path; Path('job.yaml').write_text({edited!r}); raise SystemExit(1)")
+    other = Collection.create_or_open(str(spec.parent / "other"))
+    job.run()
+    [run] = runs_of(spec)
+    assert json.loads((spec.parent / "told.json").read_text())["id"] == run.id
+    assert (last_entries(other, 1), (spec.parent / "failed.json").exists()) == ([], False)
+    job.run()
+    assert [each.collection for each in last_entries(other, 9)] == [other.location]
+
+
 def test_a_run_that_cannot_be_started_is_recorded_and_notified(
     child: Callable[[str], ScheduledJob], spec: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
