@@ -257,6 +257,24 @@ def test_a_run_is_recorded_with_its_output_and_notified_once(
         assert 'outcome="failed",source=' in (spec.parent / "job.prom").read_text()
 
 
+FAILS = """
+import sys
+from jobs.embedding.report import Report
+with open(sys.argv[-1], "w") as report:
+    report.write(Report(source="pictures", collection="collection").failure_json("failed", "no source"))
+raise SystemExit(2)
+"""
+
+
+def test_a_run_without_a_collection_has_sent_its_notification_itself(
+    child: Callable[[str], ScheduledJob], spec: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    job = child(FAILS)
+    (spec.parent / "collection" / "runs").rmdir()
+    job.run()
+    assert (caplog.messages, (spec.parent / "failed.json").exists()) == ([], False)
+
+
 def test_an_edit_during_a_run_changes_only_who_is_notified_of_it(
     child: Callable[[str], ScheduledJob], spec: Path
 ) -> None:
