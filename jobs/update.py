@@ -60,7 +60,7 @@ class Update:
     default one. `verbose` shows what Ray and its workers print. `report` is filled as the job proceeds. Files that
     changed within the last `settle_s` seconds may be half written: they are skipped, and counted in the report.
     `clock` tells when web addresses are due. `model_cache` has the model for all jobs that share it. Without `create`
-    the collection must exist.
+    the collection must exist. The job waits up to `wait_s` seconds for another one that is writing.
     """
 
     spec: JobSpec
@@ -72,6 +72,7 @@ class Update:
     dry_run: bool = False
     verbose: bool = False
     create: bool = True
+    wait_s: float = 0.0
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
     model_cache: ModelCache = field(default_factory=ModelCache)
 
@@ -94,7 +95,7 @@ class Update:
         if self.dry_run:
             self._bring_up_to_date(collection, listing, texts)
         else:
-            with writing(collection, self.command) as leased:
+            with writing(collection, self.command, wait_s=self.wait_s) as leased:
                 self._bring_up_to_date(leased, listing, texts)
                 then(leased)
         return report

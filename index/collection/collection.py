@@ -353,15 +353,16 @@ class Collection:
 
 
 @contextmanager
-def writing(collection: Collection, command: str, ttl: timedelta = TTL) -> Iterator[Collection]:
+def writing(collection: Collection, command: str, ttl: timedelta = TTL, *, wait_s: float = 0.0) -> Iterator[Collection]:
     """The collection with its lease: commits raise LeaseLostError once another job has the lease.
 
-    Other jobs show `command` to their users. Raises LeaseHeldError if one of them has the lease.
+    Other jobs show `command` to their users. Raises LeaseHeldError if one of them has the lease for longer than
+    `wait_s` seconds.
     """
     if collection.lease:
         yield collection
         return
-    lease = Lease.acquire(collection.storage, command, ttl)
+    lease = Lease.wait_for(collection.storage, command, ttl, wait_s)
     try:
         yield replace(collection, lease=lease)
     finally:

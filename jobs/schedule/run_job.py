@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 
 from embedder.errors import EmbedderError
@@ -20,6 +21,9 @@ from jobs.schedule.notify import notify
 from jobs.spec import JobSpec
 from jobs.update import Update
 
+WAIT_S = 600.0
+"""Seconds that a job waits for another one that is writing, such as a watch: the next night is a day away."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -31,7 +35,7 @@ def run_job(update: Update) -> None:
     entry = HistoryEntry.begin(spec.source, spec.collection)
     record(spec, entry)
     try:
-        update.run(partial(annotate, update))
+        replace(update, wait_s=WAIT_S).run(partial(annotate, update))
         prune_versions(spec, report)
     except BaseException as error:
         finish(spec, entry.end(*outcome_of(error), report))

@@ -435,6 +435,7 @@ def test_jobs_from_a_file_with_their_history_notifications_and_metrics(
     counts = {name: number for name, number in succeeded["counts"].items() if number}
     assert counts == {"listed": 2, "unchanged": 2, "missing": 1, "deleted": 1}
     assert 'change="deleted",collection=' in (tmp_path / "job.prom").read_text()
+    monkeypatch.setattr("jobs.schedule.run_job.WAIT_S", 0.0)
     with writing(Collection.open(str(tmp_path / "collection")), "compact"):
         assert run("reembed", "--spec", "job.yaml").code == 75
     assert notification("failed")["outcome"] == "busy"
