@@ -16,7 +16,7 @@ from watchfiles import watch as watch_files
 
 from embedder.errors import EmbedderError
 from index.collection.records import ModelRecord
-from index.errors import PASSING, CollectionError, EmptyCollectionError, LeaseError
+from index.errors import DISK_FULL, PASSING, CollectionError, EmptyCollectionError, LeaseError
 from index.storage import Storage
 from jobs.embedding.report import Report
 from jobs.errors import EmptySourceError, JobError, SpecError, TooManyMissingError
@@ -76,7 +76,8 @@ class Watch:
                 passes = isinstance(error, _RETRIED_AT_FIRST) or getattr(error, "errno", None) in PASSING
                 if not has_begun and not passes:
                     raise
-                said = self._say_unless(said, f"{error}; retrying, at most a minute apart")
+                advice = ": free some space there" if getattr(error, "errno", None) in DISK_FULL else ""
+                said = self._say_unless(said, f"{error}{advice}; retrying, at most a minute apart")
                 retry_s = min(2 * retry_s, 60.0)
                 # In an empty source, the first picture ends the wait.
                 (self.wait if isinstance(error, EmptySourceError) else self.pause)(retry_s)
