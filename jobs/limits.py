@@ -46,5 +46,6 @@ def require_few_rejects(reasons: Counter[str], count: int, allowed: float, again
         raise TooManyRejectsError(
             f"{rejected} of {count} images were rejected ({rejected / count:.1%}; mostly "
             f"{format_reasons(reasons, 3)}), more than the {allowed:.1%} allowed, so nothing was published. Fix the "
-            f"source or raise --max-reject-rate, and {again}. `likeness rejects` lists the rejects"
+            f"source, or raise --max-reject-rate (max_reject_rate in a job's file), and {again}. `likeness rejects` "
+            "lists the rejects"
         )

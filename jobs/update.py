@@ -59,7 +59,8 @@ class Update:
     Only `reembed` changes a collection's model: the other commands refuse another model, and give a new collection the
     default one. `verbose` shows what Ray and its workers print. `report` is filled as the job proceeds. Files that
     changed within the last `settle_s` seconds may be half written: they are skipped, and counted in the report.
-    `clock` tells when web addresses are due. `model_cache` has the model for all jobs that share it.
+    `clock` tells when web addresses are due. `model_cache` has the model for all jobs that share it. Without `create`
+    the collection must exist. The job waits up to `wait_s` seconds for another one that is writing.
     """
 
     spec: JobSpec
@@ -70,11 +71,13 @@ class Update:
     index: bool = True
     dry_run: bool = False
     verbose: bool = False
+    create: bool = True
+    wait_s: float = 0.0
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
     model_cache: ModelCache = field(default_factory=ModelCache)
 
-    def run(self) -> Report:
-        """Bring the collection and its index up to date.
+    def run(self, then: Callable[[Collection], object] = lambda _: None) -> Report:
+        """Bring the collection and its index up to date, and go on with `then` under the same lease.
 
         Raises `TooManyMissingError` with nothing changed, `TooManyRejectsError` and `RecallTooLowError` with nothing
         published, `SourceError` if the source cannot be listed, and the errors of loading, embedding and indexing.
@@ -92,14 +95,16 @@ class Update:
         if self.dry_run:
             self._bring_up_to_date(collection, listing, texts)
         else:
-            with writing(collection, self.command) as leased:
+            with writing(collection, self.command, wait_s=self.wait_s) as leased:
                 self._bring_up_to_date(leased, listing, texts)
+                then(leased)
         return report
 
     def load(self) -> None:
         """Load the model before it is needed, for a job that runs repeatedly. Raises if it or the source is missing."""
         require_source_exists(self.spec.source)
-        model = self._choose_model(Collection.open_or_empty(self.spec.collection).snapshot())
+        open_collection = Collection.open_or_empty if self.create else Collection.open
+        model = self._choose_model(open_collection(self.spec.collection).snapshot())
         self.embedder(model, convert=True)
 
     def _open(self) -> tuple[Collection, Listing | None]:
@@ -108,7 +113,7 @@ class Update:
         try:
             return Collection.open(location), None
         except NotACollectionError:
-            if (model := self._named_model) is None:
+            if not self.create or (model := self._named_model) is None:
                 raise
             planned = Collection.open_or_empty(location)
         # Before the collection is made: a wrong model name, or a source without images, leaves none behind.

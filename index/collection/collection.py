@@ -19,13 +19,9 @@ from index.collection.catalog.catalog import Catalog, RunRows
 from index.collection.catalog.row_facts import write_deletes, write_facts
 from index.collection.current_file import read_current, replace_current
 from index.collection.layout import (
-    ANNOTATIONS,
-    CHECKS,
     CURRENT,
-    HISTORY,
     INDEX,
     MANIFEST,
-    MERGED,
     ROW_FILES,
     RUN_STARTED,
     RUNS,
@@ -117,8 +113,7 @@ class Collection:
         storage, location = Storage.open(location), without_secrets(os.fspath(location))
         if storage.is_file():
             raise NotACollectionError(f"{location} is a file: expected a folder for the collection")
-        others = _MEMBERS | {ANNOTATIONS, CHECKS, HISTORY, MERGED}
-        foreign = [entry.name for entry in storage.list() if entry.name not in others]
+        foreign = [] if is_collection(storage) else [entry.name for entry in storage.list()]
         if foreign:
             names = ", ".join(foreign[:5]) + (f" and {len(foreign) - 5} more" if len(foreign) > 5 else "")
             raise NotACollectionError(
@@ -356,15 +351,16 @@ class Collection:
 
 
 @contextmanager
-def writing(collection: Collection, command: str, ttl: timedelta = TTL) -> Iterator[Collection]:
+def writing(collection: Collection, command: str, ttl: timedelta = TTL, *, wait_s: float = 0.0) -> Iterator[Collection]:
     """The collection with its lease: commits raise LeaseLostError once another job has the lease.
 
-    Other jobs show `command` to their users. Raises LeaseHeldError if one of them has the lease.
+    Other jobs show `command` to their users. Raises LeaseHeldError if one of them has the lease for longer than
+    `wait_s` seconds.
     """
     if collection.lease:
         yield collection
         return
-    lease = Lease.acquire(collection.storage, command, ttl)
+    lease = Lease.wait_for(collection.storage, command, ttl, wait_s)
     try:
         yield replace(collection, lease=lease)
     finally:

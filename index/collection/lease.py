@@ -10,6 +10,7 @@ import socket
 import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from time import monotonic, sleep
 
 from index.collection.bounds import Name, Pid, Time
 from index.collection.layout import LEASE
@@ -20,6 +21,8 @@ from index.storage import Storage
 TTL = timedelta(minutes=2)
 """How long a lease lasts after its last renewal: the time that other jobs are blocked after a machine has crashed."""
 
+_LOOK_S = 1.0
+"""Seconds between looks at a lease that is waited for: a watch gives its lease up for about as long."""
 _TIME = "%Y-%m-%d %H:%M:%S UTC"
 
 logger = logging.getLogger(__name__)
@@ -74,6 +77,22 @@ class Lease:
 
         storage.update(LEASE, take)
         return cls(storage, own, ttl)
+
+    @classmethod
+    def wait_for(cls, storage: Storage, command: str, ttl: timedelta, wait_s: float) -> Lease:
+        """Take the lease, once the job that has it ends: LeaseHeldError if it still has it after so many seconds."""
+        deadline, waits = monotonic() + wait_s, False
+        while True:
+            try:
+                return cls.acquire(storage, command, ttl)
+            except LeaseHeldError:
+                if monotonic() >= deadline:
+                    raise
+            if not waits:
+                writer = current_writer(storage) or "another job"
+                logger.warning("waiting up to %s for %s", timedelta(seconds=wait_s), writer)
+            waits = True
+            sleep(_LOOK_S)
 
     def check(self) -> None:
         """Renew the lease, even an expired one; required before each commit. LeaseLostError if another job has it."""

@@ -206,8 +206,8 @@ def _too_many_message(name: str, log: Collection, written: WrittenRun, allowed: 
     return (
         f"{written.report.reject_reasons.total()} of {written.report.listed} images have no value for {name} (mostly "
         f"{most}), more than the {allowed:.1%} allowed, so nothing was published. "
-        "Annotated images are kept: fix the predictor or the pictures, or raise --max-reject-rate, and run the same "
-        "command again"
+        "Annotated images are kept: fix the predictor or the pictures, or raise --max-reject-rate (max_reject_rate in "
+        "a job's file), and run the same command again"
     )
 
 

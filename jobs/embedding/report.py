@@ -276,8 +276,8 @@ class Report:
         return _json({"outcome": self.outcome, **self.known_counts(), **rest, "searches": searches})
 
     def failure_json(self, outcome: str, message: str) -> str:
-        """The report of a job that failed, as far as it is known."""
-        known = {"left_out": self.left_out, "seconds": self.seconds}
+        """The report of a job that failed, as far as it is known. Its source is empty if the job did not begin."""
+        known = {name: getattr(self, name) for name in ("source", "collection", "left_out", "seconds")}
         return _json({"outcome": outcome, "message": message, **self.known_counts(), **known})
 
 

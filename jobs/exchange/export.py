@@ -20,6 +20,7 @@ from index.collection.stored_rows import BATCH_ROWS
 from index.errors import EmptyCollectionError
 from index.filters.filter import Filter
 from index.storage.bucket_address import without_secrets
+from index.storage.disk import name_full_disk
 from index.storage.storage import Storage
 from jobs.errors import UsageError
 from jobs.sources.listing import free_name
@@ -56,7 +57,7 @@ def export(
     snapshot = collection.snapshot()
     live, count = snapshot.live, 0
     annotations = rows_with_values(list_annotations(collection))
-    with _all_or_nothing(target) as output, ExitStack() as files:
+    with name_full_disk(target), _all_or_nothing(target) as output, ExitStack() as files:
         writer = None
         for batch in join_batches(live.embedded(annotations), BATCH_ROWS):
             table = pa.Table.from_batches([batch])

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import IO
 
 from index.collection import Collection
@@ -44,21 +46,28 @@ class ScheduledJob:
         """Run the job in a separate process, so that its memory is freed; print and store its output."""
         if self._stopping.is_set():
             return
-        earliest = datetime.now(UTC) - timedelta(seconds=1)
+        with suppress(SpecError):  # which the process will report
+            self._file.read_again()
+        spec = self._file.spec
+        entry = HistoryEntry.begin(spec.source, spec.collection)
         try:
-            child = self._child = self._start()
+            with TemporaryDirectory(prefix="likeness-", ignore_cleanup_errors=True) as folder:
+                report = Path(folder) / "report.json"
+                child = self._child = self._start(report)
+                output = self._wait(child)
+                has_notified = child.returncode == 0 or _has_begun(report)
         except OSError as error:  # out of memory, or Likeness was moved: only this process can report it
-            entry = HistoryEntry.begin(self._file.spec.source, self._file.spec.collection)
-            finish(self._file.spec, entry.end("failed", f"could not be started: {error}"))
+            finish(spec, entry.end("failed", f"could not be started: {error}"))
             return
-        if self._stopping.is_set():  # `stop` was called before the process existed
-            child.terminate()
-        output: deque[str] = deque(maxlen=OUTPUT_LINES)
-        reader = threading.Thread(target=self._copy_output, args=(child, output), daemon=True)
-        reader.start()
-        code = child.wait()
-        reader.join(timeout=5)  # not for ever: a child of the job may hold the pipe open
-        self._record_end(child.pid, code, earliest, "".join(output.copy()))
+        with suppress(SpecError):  # an edit meanwhile is for the next run, but for who is notified
+            spec = spec.model_copy(update={"notify": self._file.read_again().notify})
+        entry = entry.model_copy(update={"pid": child.pid})
+        if child.returncode == 0:
+            entry = entry.end("succeeded")
+        else:
+            message = _failure_message(child.returncode, output)
+            entry = entry.end("stopped" if self._stopping.is_set() else "failed", message)
+        _record_end(spec, entry, output, record if has_notified else finish)
 
     def stop(self) -> None:
         """Stop the current run, killing it after `STOP_S`, and start no other."""
@@ -77,9 +86,9 @@ class ScheduledJob:
         if self._child is not None and self._child.poll() is None:
             os.killpg(self._child.pid, signal.SIGKILL)
 
-    def _start(self) -> subprocess.Popen[str]:
+    def _start(self, report: Path) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [*COMMAND, str(self._file.path)],
+            [*COMMAND, str(self._file.path), "--report", str(report)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -87,6 +96,17 @@ class ScheduledJob:
             errors="replace",
             start_new_session=True,  # Ctrl-C is for the scheduler, which passes it on
         )
+
+    def _wait(self, child: subprocess.Popen[str]) -> str:
+        """The last of the output of a process, once that has ended."""
+        if self._stopping.is_set():  # `stop` was called before the process existed
+            child.terminate()
+        output: deque[str] = deque(maxlen=OUTPUT_LINES)
+        reader = threading.Thread(target=self._copy_output, args=(child, output), daemon=True)
+        reader.start()
+        child.wait()
+        reader.join(timeout=5)  # not for ever: a child of the job may hold the pipe open
+        return "".join(output.copy())
 
     def _copy_output(self, child: subprocess.Popen[str], output: deque[str]) -> None:
         if child.stdout is None:
@@ -97,36 +117,41 @@ class ScheduledJob:
                 self._out.write(line)
                 self._out.flush()
 
-    def _record_end(self, pid: int, code: int, earliest: datetime, output: str) -> None:
-        """Store the output, and record the job's outcome if it could not do so itself."""
-        with suppress(SpecError):  # notify the targets that the file names now
-            self._file.read_again()
-        entry = _find_entry(self._file.spec, pid, earliest)
-        if entry is None or entry.outcome == "running":
-            begun = HistoryEntry.begin(self._file.spec.source, self._file.spec.collection)
-            entry = entry or begun.model_copy(update={"pid": pid, "started_at": earliest})
-            if code == 0:  # it has sent its notification itself; only the history could not be written
-                entry = entry.end("succeeded")
-                record(self._file.spec, entry)
-            else:
-                entry = entry.end("stopped" if self._stopping.is_set() else "failed", _failure_message(code, output))
-                finish(self._file.spec, entry)
-        try:
-            save_output(Collection.open(self._file.spec.collection).storage, entry.id, output)
-        except NotACollectionError:
-            pass  # its first job has failed
-        except (CollectionError, OSError) as error:
-            logger.warning("the output of job %s could not be stored: %s", entry.id, error)
+
+def _record_end(
+    spec: JobSpec, entry: HistoryEntry, output: str, save_end: Callable[[JobSpec, HistoryEntry], None]
+) -> None:
+    """Store the output of a process, and its end with `save_end` if it has not recorded that itself."""
+    recorded = _find_entry(spec, entry)
+    if recorded is not None:
+        entry = entry.model_copy(update={"id": recorded.id, "started_at": recorded.started_at})
+    if recorded is None or recorded.outcome == "running":
+        save_end(spec, entry)
+    try:
+        save_output(Collection.open(spec.collection).storage, entry.id, output)
+    except NotACollectionError:
+        pass  # its first job has failed
+    except (CollectionError, OSError) as error:
+        logger.warning("the output of job %s could not be stored: %s", entry.id, error)
 
 
-def _find_entry(spec: JobSpec, pid: int, earliest: datetime) -> HistoryEntry | None:
-    """What the process of this id has recorded of itself; an older process may have had the same id."""
+def _has_begun(report: Path) -> bool:
+    """Whether a process's report names its source: then its job has begun, and has sent its notification itself."""
+    try:
+        return bool(json.loads(report.read_text("utf-8"))["source"])
+    except (OSError, ValueError, KeyError):  # it was killed, or could not start
+        return False
+
+
+def _find_entry(spec: JobSpec, end: HistoryEntry) -> HistoryEntry | None:
+    """What a process has recorded of itself; an older process may have had the same id."""
     try:
         entries = last_entries(Collection.open(spec.collection), 20)
     except (CollectionError, OSError):
         return None
-    process = (socket.gethostname(), pid)
-    return next((each for each in entries if (each.host, each.pid) == process and each.started_at >= earliest), None)
+    earliest = end.started_at - timedelta(seconds=1)
+    same = (each for each in entries if (each.host, each.pid) == (end.host, end.pid) and each.started_at >= earliest)
+    return next(same, None)
 
 
 def _failure_message(code: int, output: str) -> str:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 
 from embedder.errors import EmbedderError
-from index.collection import Collection, writing
+from index.collection import Collection
 from index.collection.records import ModelRecord
 from index.errors import CollectionError, LeaseError, NotACollectionError, OvertakenError
 from index.versions.prune import prune
@@ -19,6 +20,9 @@ from jobs.schedule.metrics_file import write_metrics
 from jobs.schedule.notify import notify
 from jobs.spec import JobSpec
 from jobs.update import Update
+
+WAIT_S = 600.0
+"""Seconds that a job waits for another one that is writing, such as a watch: the next night is a day away."""
 
 logger = logging.getLogger(__name__)
 
@@ -31,8 +35,7 @@ def run_job(update: Update) -> None:
     entry = HistoryEntry.begin(spec.source, spec.collection)
     record(spec, entry)
     try:
-        update.run()
-        annotate(update)
+        replace(update, wait_s=WAIT_S).run(partial(annotate, update))
         prune_versions(spec, report)
     except BaseException as error:
         finish(spec, entry.end(*outcome_of(error), report))
@@ -63,12 +66,12 @@ def record(spec: JobSpec, entry: HistoryEntry) -> None:
             logger.warning("job %s is not in the history: %s", entry.id, error)
 
 
-def annotate(update: Update, made: dict[str, ModelRecord] | None = None) -> None:
+def annotate(update: Update, collection: Collection, made: dict[str, ModelRecord] | None = None) -> None:
     """Bring the job's annotations up to date, once its images are, run its saved searches, and publish both at once.
     What cannot work is a problem of the report, and does not keep the rest from its work. `made` is as in `Annotate`.
     """
     spec, report = update.spec, update.report
-    if not (spec.annotations or spec.searches) or not Collection.open(spec.collection).runs():
+    if not (spec.annotations or spec.searches) or not collection.runs():
         return
     from jobs.annotation.annotate import Annotate  # late: most jobs have none
     from jobs.annotation.predictors.searches import unlisted_stale
@@ -76,29 +79,28 @@ def annotate(update: Update, made: dict[str, ModelRecord] | None = None) -> None
     from jobs.annotation.recipes import recipe_of
     from jobs.schedule.saved_searches import run_searches
 
-    with writing(Collection.open(spec.collection), "annotate") as collection:
-        job = Annotate(
-            collection=collection,
-            console=update.console,
-            resources=spec.resources,
-            recipe=partial(recipe_of, embedder=spec.embedder),
-            max_reject_rate=spec.max_reject_rate,
-            made={} if made is None else made,
-        )
-        stale = dict.fromkeys((each.name for each in spec.annotations), "")
-        for each in spec.annotations:
-            with report.timed("annotate"), _left_out(f"the annotation {each.name}", report):
-                done = job.write_columns(each)
-                del stale[each.name]
-                if done.embedded or done.rejected:
-                    report.annotated[each.name] = done
-        if spec.searches:
-            with report.timed("search"), _left_out("the saved searches", report):
-                stale |= unlisted_stale(spec, collection, job.live[0])
-                run_searches(job, spec.searches, update.embedder, report, stale)
-        if not report.searches:  # which publish before they deliver
-            publish(collection, update.console, said=report.notes)
-        report.index_after = collection.current()
+    job = Annotate(
+        collection=collection,
+        console=update.console,
+        resources=spec.resources,
+        recipe=partial(recipe_of, embedder=spec.embedder),
+        max_reject_rate=spec.max_reject_rate,
+        made={} if made is None else made,
+    )
+    stale = dict.fromkeys((each.name for each in spec.annotations), "")
+    for each in spec.annotations:
+        with report.timed("annotate"), _left_out(f"the annotation {each.name}", report):
+            done = job.write_columns(each)
+            del stale[each.name]
+            if done.embedded or done.rejected:
+                report.annotated[each.name] = done
+    if spec.searches:
+        with report.timed("search"), _left_out("the saved searches", report):
+            stale |= unlisted_stale(spec, collection, job.live[0])
+            run_searches(job, spec.searches, update.embedder, report, stale)
+    if not report.searches:  # which publish before they deliver
+        publish(collection, update.console, said=report.notes)
+    report.index_after = collection.current()
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from watchfiles import watch as watch_files
 
 from embedder.errors import EmbedderError
 from index.collection.records import ModelRecord
-from index.errors import PASSING, CollectionError, EmptyCollectionError, LeaseError
+from index.errors import DISK_FULL, PASSING, CollectionError, EmptyCollectionError, LeaseError
 from jobs.embedding.report import Report
 from jobs.errors import EmptySourceError, JobError, SpecError, TooManyMissingError
 from jobs.exclusions import Exclusions
@@ -76,7 +76,8 @@ class Watch:
                 passes = isinstance(error, _RETRIED_AT_FIRST) or getattr(error, "errno", None) in PASSING
                 if not has_begun and not passes:
                     raise
-                said = self._say_unless(said, f"{error}; retrying, at most a minute apart")
+                advice = ": free some space there" if getattr(error, "errno", None) in DISK_FULL else ""
+                said = self._say_unless(said, f"{error}{advice}; retrying, at most a minute apart")
                 retry_s = min(2 * retry_s, 60.0)
                 # In an empty source, the first picture ends the wait.
                 (self.wait if isinstance(error, EmptySourceError) else self.pause)(retry_s)
@@ -91,6 +92,8 @@ class Watch:
                 self.say(line)
             if report.problems or report.notes:
                 said = self._say_unless(said, "; ".join([*report.problems, *report.notes]))
+            if report.runs or report.index_after:
+                job = replace(job, create=False)  # from now on, one that is missing is away: a disk that is not mounted
             if not has_begun:
                 self.say(f"waiting for changes in {report.source}")
                 job = replace(job, console=Console(quiet=True))
@@ -127,14 +130,12 @@ def _run_round(job: Update, made: dict[str, ModelRecord]) -> Report:
     predictors of the annotations that earlier rounds have made, as for `Annotate`.
     """
     job, spec = replace(job, report=Report()), job.spec
+    then = partial(annotate, job, made=made)
     try:
-        job.run()
-        annotate(job, made)
-        return job.report
+        return job.run(then)
     except TooManyMissingError:
         gone = job.report.counts.missing - job.report.counts.moved
-    report = replace(job, spec=spec.model_copy(update={"missing": "keep"})).run()
-    annotate(job, made)
+    report = replace(job, spec=spec.model_copy(update={"missing": "keep"})).run(then)
     report.notes.append(
         f"searches still find {counted(gone, 'image')} gone from {report.source}: too many to remove "
         "unattended. Is a disk not mounted? If they are really gone, `likeness reembed` removes them, or says how"

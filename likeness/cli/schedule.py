@@ -3,7 +3,7 @@
 import logging
 import signal
 import threading
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,7 +28,8 @@ from likeness.cli.options import (
     show,
 )
 
-_REJECT_RATE = Fields("jobs.spec", "JobSpec", "max_reject_rate", default=1.0)  # one broken picture stops no others
+_MAX_REJECT_RATE = 1.0
+"""Of a watch, by default: one broken picture stops no others."""
 
 
 def schedule(
@@ -45,9 +46,9 @@ def schedule(
     Example: `likeness schedule deploy/job.yaml --cron "0 3 * * *" --timezone Europe/Berlin --jitter 300`
     """
     from jobs.schedule.job_process import ScheduledJob
-    from jobs.schedule.scheduler import cron_times, run_schedule
+    from jobs.schedule.scheduler import parse_cron, run_schedule
 
-    times = cron_times(cron, timezone, datetime.now(UTC))
+    next_time = parse_cron(cron, timezone)
     job = ScheduledJob(spec, console.file)
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s")
     logging.getLogger("jobs").setLevel(logging.INFO)
@@ -60,10 +61,10 @@ def schedule(
 
     signal.signal(signal.SIGTERM, end)
     signal.signal(signal.SIGINT, end)
-    run_schedule(job, times, stop, jitter_s=jitter)
+    run_schedule(job, next_time, stop, jitter_s=jitter)
 
 
-@with_fields(*EMBEDDING, MISSING, _REJECT_RATE)
+@with_fields(*EMBEDDING, MISSING, Fields("jobs.spec", "JobSpec", "max_reject_rate", default=_MAX_REJECT_RATE))
 def watch(
     context: typer.Context,
     source: OptionalSource = None,
@@ -103,6 +104,8 @@ def watch(
 
     def read() -> JobSpec:
         job = job_or_file(context, {"every"}, on="local")
+        if "max_reject_rate" not in job.model_fields_set:
+            job = job.model_copy(update={"max_reject_rate": _MAX_REJECT_RATE})
         if not job.resources.ray_only and job.resources.on is None:  # rounds are small
             job = job.model_copy(update={"resources": job.resources.model_copy(update={"on": "local"})})
         return job

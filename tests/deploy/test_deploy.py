@@ -9,7 +9,6 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ from api.deployment.ingress import APP_NAME
 from api.settings import ServeSettings
 from index.collection import Collection
 from jobs.schedule.history import last_entries
-from jobs.schedule.scheduler import cron_times
+from jobs.schedule.scheduler import parse_cron
 from jobs.schedule.spec_file import read_spec
 from tests.support.command_parsers import PROGRAMS, check, shell_lines
 from tests.support.nights.quiet_night import make_job
@@ -145,7 +144,7 @@ def test_the_crontab(tmp_path: Path) -> None:
     lines = re.findall(r"(?m)^[^#\n].*$", schedule("crontab"))
     assert {line.split("=", 1)[0] for line in lines[:-1]} == {"LIKENESS", "JOB", "LOG"}
     *times, command = lines[-1].split(maxsplit=5)
-    cron_times(" ".join(times), None, datetime.now(UTC))
+    parse_cron(" ".join(times), None)
     assert not re.search(r"(?<!\\)%", command)
     log = job.parent / "reembed.log"
     done = shell(command, job, LIKENESS=str(LIKENESS), JOB=str(job), LOG=str(log))

@@ -1,7 +1,6 @@
 """The manifests in deploy/kubernetes fit the schemas of Kubernetes, KubeRay, Ray Serve and Likeness."""
 
 import re
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from ray.serve.schema import ServeDeploySchema
 
 from api.deployment.ingress import APP_NAME
 from api.settings import ServeSettings
-from jobs.schedule.scheduler import cron_times
+from jobs.schedule.scheduler import parse_cron
 from jobs.schedule.spec_file import read_spec
 from tests.support.paths import DEPLOY, ROOT
 
@@ -124,7 +123,7 @@ def test_the_cron_job_creates_the_job() -> None:
     assert kinds["RoleBinding"]["roleRef"]["name"] == kinds["Role"]["metadata"]["name"]
     assert kinds["Role"]["rules"][0]["verbs"] == ["create"]
     cron = kinds["CronJob"]["spec"]
-    cron_times(cron["schedule"], cron["timeZone"], datetime.now(UTC))
+    parse_cron(cron["schedule"], cron["timeZone"])
     pod = cron["jobTemplate"]["spec"]["template"]["spec"]
     assert pod["serviceAccountName"] == account
     [container] = pod["containers"]

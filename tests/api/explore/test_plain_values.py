@@ -338,7 +338,9 @@ def test_an_image_and_an_embedding_are_one_each(likeness: Likeness, client: Like
 
 def test_half_a_character_is_no_id(likeness: Likeness, client: LikenessClient) -> None:
     for call in (likeness.thumbnail, client.image, client.picture, lambda image_id: likeness.mark([image_id], "x")):
-        with pytest.raises((QueryError, RequestRefused), match=r"version 000001 (has|holds) no image|id: expected UTF-8"):
+        with pytest.raises(
+            (QueryError, RequestRefused), match=r"version 000001 (has|holds) no image|id: expected UTF-8"
+        ):
             call(HALF)
     with pytest.raises(Problem, match="text: expected words that say what to look for, in UTF-8"):
         likeness.search(HALF)

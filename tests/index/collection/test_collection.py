@@ -52,6 +52,8 @@ def test_a_new_empty_or_existing_folder_is_accepted(tmp_path: Path) -> None:
     assert Collection.create_or_open(str(tmp_path / "deep" / "new")).runs() == []
     assert Collection.create_or_open(tmp_path / "deep" / "new").live_rows().num_rows == 0
     assert Collection.open(tmp_path / "deep" / "new").current() is None
+    (tmp_path / "duplicates.jsonl").touch()  # of `likeness duplicates`; nor would a user's own file make it another's
+    assert Collection.create_or_open(str(tmp_path)).runs() == []
 
 
 def test_a_run_counts_once_it_is_committed(collection: Collection) -> None:

@@ -63,6 +63,21 @@ def test_a_second_job_is_told_who_writes_and_since_when(collection: Collection) 
     assert collection.storage.read(LEASE) == before
 
 
+def test_a_job_may_wait_for_the_one_that_writes(
+    collection: Collection, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    put(collection, a_record())
+
+    def end_the_other(_: float) -> None:
+        put(collection, a_record(expires_at=datetime.now(UTC)))
+
+    monkeypatch.setattr("index.collection.lease.sleep", end_the_other)
+    with writing(collection, "reembed", wait_s=600):
+        assert lease_record(collection).command == "reembed"
+    said = "waiting up to 0:10:00 for `likeness reembed` of ann on gpu-1 (process 4242)"
+    assert sum(message.startswith(said) for message in caplog.messages) == 1
+
+
 def test_a_lease_is_free_again_after_use_and_after_an_error(collection: Collection) -> None:
     with writing(collection, "embed") as held:
         assert held == collection  # equality ignores the lease

@@ -1,7 +1,9 @@
 """Exports and imports keep the bits of vectors, and unusable vectors become rejects with a reason."""
 
 import datetime as dt
+import errno
 import json
+import os
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -122,6 +124,9 @@ def test_an_export_is_complete_or_absent(exported: Collection, tmp_path: Path) -
         export(exported, str(target), "npy")
         assert sorted(path.name for path in target.iterdir()) == ["rows.parquet", "vectors.npy"]
     assert not any(path.name.startswith(".") for path in tmp_path.iterdir())
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # of an open file: it names no place
+    with patch("pyarrow.parquet.ParquetWriter.write_table", side_effect=full), pytest.raises(OSError, match=r"/full'$"):
+        export(exported, str(tmp_path / "full"), "npy")
     (tmp_path / "link").symlink_to("nowhere")
     for name in ("a mount", "link"):
         with pytest.raises(UsageError, match="already exists: expected a new or an empty folder"):

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from itertools import count, islice
+from itertools import count
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -20,12 +20,13 @@ from rich.console import Console
 
 from benchmarks.common.waiting import eventually
 from index.collection import Collection, writing
+from index.collection.lease import Lease
 from index.errors import CollectionError
 from jobs.errors import SourceError, UsageError
 from jobs.schedule.history import HistoryEntry, last_entries, read_output
 from jobs.schedule.job_process import ScheduledJob
 from jobs.schedule.run_job import finish, run_job
-from jobs.schedule.scheduler import cron_times, run_schedule
+from jobs.schedule.scheduler import NextTime, parse_cron, run_schedule
 from jobs.schedule.spec_file import read_spec
 from jobs.spec import JobSpec
 from jobs.update import Update
@@ -34,7 +35,19 @@ from tests.support.nights.quiet_night import make_job
 
 
 def next_times(cron: str, number: int, zone: str, start: str) -> list[datetime]:
-    return list(islice(cron_times(cron, zone, datetime.fromisoformat(start)), number))
+    next_time, times = parse_cron(cron, zone), [datetime.fromisoformat(start)]
+    for _ in range(number):
+        times.append(next_time(times[-1]))
+    return times[1:]
+
+
+def test_a_day_that_a_zone_skipped_does_not_come_twice() -> None:
+    times = next_times("0 3 * * *", 2, "Pacific/Apia", "2011-12-29T23:00:00+00:00")
+    assert [f"{due:%d %H:%M%z}" for due in times] == ["31 03:00+1400", "01 03:00+1400"]
+
+
+def each_of(times: list[datetime]) -> NextTime:
+    return lambda after: next((time for time in times if time > after), after + timedelta(days=1))
 
 
 @pytest.mark.parametrize(
@@ -68,11 +81,34 @@ def test_times_are_crontabs(cron: str, times: list[str]) -> None:
         ("*/30 * * * *", "10-25T00:10", ["25 02:30+0200", "25 02:00+0100", "25 02:30+0100", "25 03:00+0100"]),
         # They go forward from 02:00 to 03:00 on the 29th.
         ("30 2 * * *", "03-28T00:00", ["28 02:30+0100", "29 03:30+0200", "30 02:30+0200"]),
+        ("30 2 * * *", "03-29T01:10", ["29 03:30+0200"]),  # started after the hour that is skipped
+        ("*/30 2-3 * * *", "03-29T00:00", ["29 03:00+0200", "29 03:30+0200", "30 02:00+0200"]),
     ],
 )
 def test_times_follow_the_time_zone_and_named_hours_come_once_a_night(cron: str, start: str, times: list[str]) -> None:
     due_times = next_times(cron, len(times), "Europe/Berlin", f"2026-{start}:00+00:00")
     assert [f"{due:%d %H:%M%z}" for due in due_times] == times
+
+
+@pytest.mark.parametrize(
+    ("zone", "start", "due"),
+    [  # in the hour that the clock shows twice, and the half hour of Lord Howe
+        ("Europe/Berlin", "2050-10-30T00:10", "2050-10-30 02:30:00+02:00"),
+        ("Europe/Berlin", "2050-10-30T01:10", "2050-10-30 02:30:00+01:00"),
+        ("Europe/Berlin", "2050-10-30T01:40", "2050-10-30 03:00:00+01:00"),
+        ("America/New_York", "2050-11-06T05:40", "2050-11-06 01:00:00-05:00"),
+        ("Australia/Lord_Howe", "2050-04-02T14:40", "2050-04-03 01:30:00+10:30"),
+        ("Asia/Kolkata", "2050-10-30T01:10", "2050-10-30 07:00:00+05:30"),
+    ],
+)
+def test_a_run_waits_for_its_time_in_a_repeated_hour_too(
+    caplog: pytest.LogCaptureFixture, zone: str, start: str, due: str
+) -> None:
+    caplog.set_level("INFO", "jobs.schedule.scheduler")
+    stop = Mock(is_set=lambda: False, wait=lambda *_: True)
+    [time] = next_times("*/30 * * * *", 1, zone, f"{start}:00+00:00")
+    run_schedule(Mock(), lambda _: time, stop)
+    assert caplog.messages == [f"the next run is at {due}"]
 
 
 def test_jitter_is_never_early() -> None:
@@ -83,7 +119,7 @@ def test_jitter_is_never_early() -> None:
         started.append(datetime.now(UTC))
         stop.set()
 
-    run_schedule(Mock(run=run), iter([due]), stop, jitter_s=0.2)
+    run_schedule(Mock(run=run), each_of([due]), stop, jitter_s=0.2)
     assert started[0] >= due
 
 
@@ -96,8 +132,23 @@ def test_a_run_that_fails_does_not_end_the_schedule() -> None:
             raise ValueError("a mistake of ours")
         stop.set()
 
-    run_schedule(Mock(run=run), (now + timedelta(seconds=0.2 * number) for number in range(1, 9)), stop)
+    run_schedule(Mock(run=run), each_of([now + timedelta(seconds=0.2 * number) for number in range(1, 9)]), stop)
     assert runs == [0, 1]
+
+
+def test_what_passed_while_the_machine_slept_is_one_run_and_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    due = datetime.now(UTC) - timedelta(days=20_000)
+    stop, runs, next_times = threading.Event(), list[int](), iter([due, due + timedelta(seconds=1)])
+
+    def run() -> None:
+        runs.append(len(runs))
+        if len(runs) == 2:
+            stop.set()
+
+    soon = timedelta(seconds=0.1)
+    run_schedule(Mock(run=run), lambda after: next(next_times, max(after, datetime.now(UTC)) + soon), stop)
+    assert (runs, len(caplog.messages)) == ([0, 1], 1)
+    assert caplog.messages[0].startswith(f"skipping the runs that were due since {due + timedelta(seconds=1)}: ")
 
 
 @pytest.mark.parametrize(
@@ -111,11 +162,14 @@ def test_a_run_that_fails_does_not_end_the_schedule() -> None:
         ("0 3 1 * 1", "UTC", "expected a day of the month or a weekday, and \\* for the other"),
         ("0 3 * * *", "Mars/Olympus", "--timezone is 'Mars/Olympus': expected a name such as Europe/Berlin or UTC"),
         ("0 3 * * *", "../etc/passwd", "--timezone is"),
+        ("0 3 * * *", None, "without --timezone, TZ is 'CET-1CEST': expected a name such as Europe/Berlin or UTC"),
     ],
 )
-def test_invalid_schedules(cron: str, zone: str, message: str) -> None:
+def test_invalid_schedules(cron: str, zone: str | None, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "CET-1CEST")
+    monkeypatch.setattr("tzlocal.unix._cache_tz", None)
     with pytest.raises(UsageError, match=message):
-        cron_times(cron, zone, datetime.now(UTC))
+        parse_cron(cron, zone)
 
 
 NOTIFY = """\
@@ -203,6 +257,38 @@ def test_a_run_is_recorded_with_its_output_and_notified_once(
         assert 'outcome="failed",source=' in (spec.parent / "job.prom").read_text()
 
 
+FAILS = """
+import sys
+from jobs.embedding.report import Report
+with open(sys.argv[-1], "w") as report:
+    report.write(Report(source="pictures", collection="collection").failure_json("failed", "no source"))
+raise SystemExit(2)
+"""
+
+
+def test_a_run_without_a_collection_has_sent_its_notification_itself(
+    child: Callable[[str], ScheduledJob], spec: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    job = child(FAILS)
+    (spec.parent / "collection" / "runs").rmdir()
+    job.run()
+    assert (caplog.messages, (spec.parent / "failed.json").exists()) == ([], False)
+
+
+def test_an_edit_during_a_run_changes_only_who_is_notified_of_it(
+    child: Callable[[str], ScheduledJob], spec: Path
+) -> None:
+    edited = "source: pictures\ncollection: other\nnotify: {on_failure: {command: cat > told.json}}\n"
+    job = child(f"from pathlib import Path; Path('job.yaml').write_text({edited!r}); raise SystemExit(1)")
+    other = Collection.create_or_open(str(spec.parent / "other"))
+    job.run()
+    [run] = runs_of(spec)
+    assert json.loads((spec.parent / "told.json").read_text())["id"] == run.id
+    assert (last_entries(other, 1), (spec.parent / "failed.json").exists()) == ([], False)
+    job.run()
+    assert [each.collection for each in last_entries(other, 9)] == [other.location]
+
+
 def test_a_run_that_cannot_be_started_is_recorded_and_notified(
     child: Callable[[str], ScheduledJob], spec: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -221,8 +307,8 @@ def test_runs_do_not_overlap_and_stopping_interrupts_one(child: Callable[[str], 
         "    save(storage, run.end('stopped', 'on request'))\n    sys.exit(130)"
     )
     stop = threading.Event()
-    due_times = (datetime.now(UTC) + timedelta(seconds=0.1 * number) for number in count(1))
-    thread = threading.Thread(target=run_schedule, args=(job, due_times, stop))
+    soon = timedelta(seconds=0.1)
+    thread = threading.Thread(target=run_schedule, args=(job, lambda after: after + soon, stop))
     thread.start()
     try:
         eventually(lambda: [run.outcome for run in runs_of(spec)] == ["running"], "a run has begun", 120)
@@ -274,6 +360,25 @@ def test_versions_that_cannot_be_pruned_are_a_note(
     report = update.report
     assert report.note == f"old index versions stay for now: {error}"
     assert [(run.outcome, run.message) for run in runs_of(tmp_path / "job.yaml")] == [("succeeded", report.note)]
+
+
+def test_a_job_has_one_lease_to_its_last_annotation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    release, others = Lease.release, list[Lease]()
+
+    def release_to_another(lease: Lease) -> None:
+        release(lease)
+        others.append(Lease.acquire(lease.storage, "compact"))
+
+    job = make_job(tmp_path)
+    job.write_text(job.read_text() + "annotations: [{name: q, quality: true}]\n")
+    update = Update(spec=read_spec(job), console=Console(quiet=True))
+    with monkeypatch.context() as patch:
+        patch.setattr(Lease, "release", release_to_another)
+        run_job(update)
+    [other] = others
+    release(other)
+    [entry] = runs_of(tmp_path / "job.yaml")
+    assert (entry.outcome, entry.index, update.report.annotated["q"].embedded) == ("succeeded", "000002", 3)
 
 
 def test_a_first_job_that_fails_says_only_what_is_wrong(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -330,6 +435,7 @@ def test_jobs_from_a_file_with_their_history_notifications_and_metrics(
     counts = {name: number for name, number in succeeded["counts"].items() if number}
     assert counts == {"listed": 2, "unchanged": 2, "missing": 1, "deleted": 1}
     assert 'change="deleted",collection=' in (tmp_path / "job.prom").read_text()
+    monkeypatch.setattr("jobs.schedule.run_job.WAIT_S", 0.0)
     with writing(Collection.open(str(tmp_path / "collection")), "compact"):
         assert run("reembed", "--spec", "job.yaml").code == 75
     assert notification("failed")["outcome"] == "busy"

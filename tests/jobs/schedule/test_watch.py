@@ -176,7 +176,10 @@ def test_an_error_of_the_disk_does_not_end_it(nights: Nights, step: str, first: 
             faults.enter_context(at(is_step(step), after=False, action=fail))
         said, _ = watch(nights, *([] if first else [change]), lambda: None)
     assert failed == [step]
-    assert sum(os.strerror(code) in line and "; retrying" in line for line in said) == 1
+    [trouble] = [line for line in said if os.strerror(code) in line]
+    assert trouble.endswith(
+        f"{': free some space there' if code == errno.ENOSPC else ''}; retrying, at most a minute apart"
+    )
     assert_up_to_date(nights)
 
 
@@ -254,6 +257,27 @@ def test_a_round_that_fails_is_tried_again(nights: Nights) -> None:
     assert_up_to_date(nights)
 
 
+@pytest.mark.parametrize("left", [False, True], ids=["moved", "unmounted"])
+def test_a_collection_that_is_away_is_waited_for(nights: Nights, left: bool) -> None:
+    folder, away = Path(nights.location), Path(f"{nights.location}-away")
+
+    def unmount() -> None:
+        folder.rename(away)
+        if left:
+            folder.mkdir()
+        save(nights, "new.bmp", bmp(30))
+
+    def mount() -> None:
+        assert [*folder.parent.glob(f"{folder.name}/*")] == []
+        away.rename(folder)
+
+    said, _ = watch(nights, unmount, lambda: None, mount)
+    assert [line for line in said if "retrying" in line] == said[1:2]
+    assert said[1].startswith(f"{folder} {'is not a collection' if left else 'does not exist'}: ")
+    assert said[2].startswith("1 new: searchable")
+    assert_up_to_date(nights)
+
+
 def test_new_pictures_are_found_while_too_many_are_gone(nights: Nights) -> None:
     def replace() -> None:
         for seed in range(3):
@@ -300,6 +324,17 @@ def test_usage_errors_end_it_at_once(nights: Nights, run: Run) -> None:
     for option, message in {"0": "--every is 0: expected a duration", "soon": "--every is 'soon': expected"}.items():
         done = run("watch", nights.pictures, nights.location, "--every", option)
         assert (done.code, message in done.err) == (2, True)
+
+
+@pytest.mark.parametrize(("line", "rate"), [("", 1.0), ("max_reject_rate: 0.05\n", 0.05)])
+def test_broken_pictures_stop_no_others_unless_its_file_says_so(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, rate: float
+) -> None:
+    (job := tmp_path / "job.yaml").write_text(f"source: pictures\ncollection: collection\n{line}")
+    jobs = list[JobSpec]()
+    monkeypatch.setattr("jobs.schedule.watch.watch", lambda update, *_: jobs.append(update.spec))
+    assert run("watch", "--spec", job).code == 0
+    assert [each.max_reject_rate for each in jobs] == [rate]
 
 
 def test_changes_of_a_folder_are_noticed(tmp_path: Path) -> None:

@@ -47,6 +47,7 @@ def source(embedded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
 @pytest.fixture
 def run(run: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.setattr(signal, "signal", lambda *_: None)  # the handlers are those of pytest's process
+    monkeypatch.setattr("jobs.schedule.run_job.WAIT_S", 0.0)
     return partial(run, "reembed")
 
 
