@@ -84,7 +84,7 @@ def test_a_collection_without_embeddings_is_refused(tmp_path: Path) -> None:
     add_run(collection, rows([], unit_vectors(0), rejected={"a": "empty", "b": "corrupt"}))
     with pytest.raises(EmptyCollectionError, match=r"embedded 0 of 2 rows in .*: see `likeness rejects`"):
         build_index(collection)
-    with pytest.raises(EmptyCollectionError, match="build one with `likeness index`"):
+    with pytest.raises(EmptyCollectionError, match="embedded 0 of 2 images, see `likeness rejects`"):
         Searcher.open(collection)
     assert list((tmp_path / "index").rglob("*.*")) == []
 
