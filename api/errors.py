@@ -9,9 +9,9 @@ ApiError
 ├── Problem                 one request cannot be answered; becomes an RFC 9457 problem document
 │   └── …                   one class for each kind, from MalformedBody to UrlTimeout
 └── ClientError             LikenessClient got no usable answer
-    ├── RequestRefused      the request is wrong: the server's problem document says why
+    ├── RequestRefused      it is useless to try again: the server's problem document says why
     └── ServerUnreachable   no connection, a broken one, or no answer in time: try again later
-        └── ServerUnavailable   a problem document with status 429 or 5xx, after all retries: the same
+        └── ServerUnavailable   a problem document with status 429 or 502 to 504, after all retries
 """
 
 import json

@@ -157,7 +157,7 @@ class Update:
             plans = [write_known(plan, collection) for plan in change.plans]
         written = self._write([plan for plan in plans if not plan.done], collection)
         with report.timed("commit"):
-            runs = commit(collection, written, self.spec.max_reject_rate, now)
+            runs = commit(collection, written, self._max_reject_rate, now)
         report.runs = [run.run_id for run in runs]
         self._report_live(collection)
         if self.index:
@@ -262,6 +262,12 @@ class Update:
     @property
     def _address(self) -> str:
         return source_address(self.spec.source)
+
+    @property
+    def _max_reject_rate(self) -> float:
+        """In a watch one broken picture does not hold up the others, unless the job says so."""
+        is_default = "max_reject_rate" not in self.spec.model_fields_set
+        return 1.0 if self.command == "watch" and is_default else self.spec.max_reject_rate
 
     @property
     def _named_model(self) -> str | None:

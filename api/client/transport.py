@@ -160,8 +160,7 @@ def refusal(problem: Mapping[str, Any], retry_after: float | None = None) -> Req
     """The error of a problem document; `retry_after` in seconds, if the answer has that header."""
     if retry_after is None:
         retry_after = problem.get("retry_after_s")
-    status = int(problem.get("status", 0))
-    may_pass = (status == 429 or status >= 500) and problem.get("retryable") is not False
+    may_pass = problem.get("status") in _TRANSIENT and problem.get("retryable") is not False
     return (ServerUnavailable if may_pass else RequestRefused)(problem, retry_after)
 
 
@@ -176,7 +175,7 @@ def _json_object(data: bytes) -> dict[str, Any] | None:
 def _is_transient(error: ClientError) -> bool:
     """Whether a retry of the same request may succeed."""
     if isinstance(error, ServerUnavailable):
-        return error.status in _TRANSIENT
+        return True
     # A read timeout is not retried: a slow server must not get more work.
     is_broken = isinstance(error.__cause__, requests.ConnectionError | ProtocolError)
     return is_broken and not isinstance(error.__cause__, requests.exceptions.SSLError)

@@ -28,7 +28,7 @@ from api.client.query import (
     with_options,
 )
 from api.documents import SOURCE_FIELDS
-from api.errors import Problem, TextNotSupported
+from api.errors import Problem, TextNotSupported, invalid
 from api.explore.lazy_model import LazyModel
 from api.explore.neighbours import Neighbours, PictureRow, QueryPart, map_concurrently
 from api.explore.picture_map import PictureMap
@@ -47,7 +47,7 @@ from embedder.protocol import Embedder
 from embedder.python_class import is_class_name
 from index.collection import Collection
 from index.collection.rows import FIXED_COLUMNS
-from index.errors import OptionError, QueryError
+from index.errors import QueryError
 from index.filters.columns import Column
 from index.filters.plain import plain_value
 from index.matches import Match
@@ -262,11 +262,11 @@ class Likeness:
         return PictureRow(_ids_of(ids), lines, caption=caption, thumbnail=self.thumbnail)
 
     def thumbnail(self, image_id: str, side: int = 160) -> bytes:
-        """A JPEG of an image, its longer side at most `side` pixels, from 16 to 1,024. Raises OptionError for another
-        side, and Problem if the image's file cannot be read.
+        """A JPEG of an image, its longer side at most `side` pixels, from 16 to 1,024. Raises Problem for another
+        side, and if the image's file cannot be read.
         """
         if not is_whole(side) or not MIN_SIDE <= side <= MAX_SIDE:
-            raise OptionError("side", side, f"a whole number from {MIN_SIDE} to {MAX_SIDE:,}")
+            raise invalid("side", f"a whole number from {MIN_SIDE} to {MAX_SIDE:,}", side)
         return self._service.pictures.read(self._row(image_id), int(side)).data
 
     def _row(self, image_id: str) -> Mapping[str, Any]:

@@ -13,6 +13,7 @@ import traitlets
 from api.client.query import Example, Search
 from api.errors import ApiError, InvalidRequest
 from api.explore.neighbours import Neighbours
+from api.search.page import naming_option
 from embedder.errors import EmbedderError
 from index.errors import CollectionError
 from index.search_options import MAX_K, QueryLimits
@@ -54,7 +55,7 @@ class ExploreWidget(anywidget.AnyWidget):
     """Click a match to make it the query, slide between two queries, turn pages, go back.
 
     `options` apply to each search, `words="only"` to those by text alone, and `k` is the number of matches on a page.
-    If a search raises, the view stays and says why. Raises OptionError for a wrong `k`.
+    If a search raises, the view stays and says why. Raises Problem for a wrong `k`.
     """
 
     _esm = Path(__file__).parent / "widget.js"
@@ -66,7 +67,8 @@ class ExploreWidget(anywidget.AnyWidget):
     ) -> None:
         self._search = search
         self._options = options
-        self._k = QueryLimits.checked(options.get("k"), {}).k
+        with naming_option():
+            self._k = QueryLimits.checked(options.get("k"), {}).k
         self._steps: list[_Step] = []
         self._go(_Step(query=query, other=other, share=0.5 if other else 0.0))
         super().__init__(view=self._view())

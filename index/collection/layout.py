@@ -16,6 +16,8 @@ MERGED: Final = "merged"
 LEASE: Final = ".lease"
 """Hidden, because readers do not need it."""
 RUNS: Final = "runs"
+MEMBERS: Final = (ANNOTATIONS, CHECKS, CURRENT, DUPLICATES, HISTORY, INDEX, MERGED, RUNS)
+"""What is visible in a collection's folder."""
 SEGMENTS: Final = "index/segments"
 """Beside the versions, because several may share a segment."""
 

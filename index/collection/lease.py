@@ -22,7 +22,7 @@ TTL = timedelta(minutes=2)
 """How long a lease lasts after its last renewal: the time that other jobs are blocked after a machine has crashed."""
 
 _LOOK_S = 1.0
-"""Seconds between looks at a lease that is waited for: a watch gives its lease up for about as long."""
+"""Seconds between looks at a lease that is waited for: a watch leaves a little more between its rounds."""
 _TIME = "%Y-%m-%d %H:%M:%S UTC"
 
 logger = logging.getLogger(__name__)

@@ -25,12 +25,13 @@ from index.versions.opening import open_segments
 
 def no_index(collection: Collection) -> EmptyCollectionError:
     """The error for a collection without an index version; says which command to run."""
-    counts = "SELECT count(*) AS images, count(*) FILTER (error_reason IS NULL) AS embedded FROM live_rows"
-    [found] = collection.snapshot().newest().rows(counts)
-    if found["embedded"]:
+    counts = "SELECT count(*) AS images, count(error_reason) AS rejects FROM live_rows"
+    snapshot = collection.snapshot()
+    [live], [newest] = snapshot.live.catalog.rows(counts), snapshot.newest().rows(counts)
+    if live["images"] > live["rejects"]:
         advice = "build one with `likeness index`"
-    elif found["images"]:
-        advice = f"embedded 0 of {found['images']:,} images, see `likeness rejects`"
+    elif 0 < newest["images"] == newest["rejects"]:  # also in a run that was refused for them
+        advice = f"embedded 0 of {newest['images']:,} images, see `likeness rejects`"
     else:
         advice = "embed images first with `likeness embed`"
     return EmptyCollectionError(f"{collection.location} has no index to search: {advice}")

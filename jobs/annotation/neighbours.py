@@ -54,8 +54,8 @@ def neighbour_column(collection: Collection, spec: AnnotationSpec, console: Cons
             collection.check_lease_if_overdue()
     table = pa.table({spec.name: number_array(apart, np.isnan(apart))})
     changed = columns.put(by, columns.segments.live_positions(), table)
-    without_value = table.column(spec.name).null_count  # of an only image, whose column is not changed by that
-    return EmbedReport(listed=total, already_there=total - max(changed, without_value), embedded=changed)
+    # An only image has no value, and so is not up to date.
+    return EmbedReport(listed=total, already_there=total - changed if total > 1 else 0, embedded=changed)
 
 
 def _rolled_back_report(collection: Collection, name: str, kind: str) -> EmbedReport | None:

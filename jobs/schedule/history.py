@@ -115,7 +115,9 @@ def last_success(storage: Storage, source: str) -> HistoryEntry | None:
 
 
 def history_facts(collection: Collection, entries: Sequence[HistoryEntry]) -> list[dict[str, Any]]:
-    """Entries for programs. A job without an end or a lease is `unfinished`: it is still listing, or has crashed."""
+    """Entries for programs. A job without an end or a lease is `unfinished`: it is still listing or waiting for another
+    job, or has crashed.
+    """
     writer = current_writer(collection.storage)
     facts = []
     for entry in entries:

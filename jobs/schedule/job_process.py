@@ -10,7 +10,6 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
@@ -67,7 +66,7 @@ class ScheduledJob:
         else:
             message = _failure_message(child.returncode, output)
             entry = entry.end("stopped" if self._stopping.is_set() else "failed", message)
-        _record_end(spec, entry, output, record if has_notified else finish)
+        _record_end(spec, entry, output, has_notified=has_notified)
 
     def stop(self) -> None:
         """Stop the current run, killing it after `STOP_S`, and start no other."""
@@ -118,15 +117,13 @@ class ScheduledJob:
                 self._out.flush()
 
 
-def _record_end(
-    spec: JobSpec, entry: HistoryEntry, output: str, save_end: Callable[[JobSpec, HistoryEntry], None]
-) -> None:
-    """Store the output of a process, and its end with `save_end` if it has not recorded that itself."""
+def _record_end(spec: JobSpec, entry: HistoryEntry, output: str, *, has_notified: bool) -> None:
+    """Store the output of a process, and its end if it has not recorded that itself."""
     recorded = _find_entry(spec, entry)
     if recorded is not None:
         entry = entry.model_copy(update={"id": recorded.id, "started_at": recorded.started_at})
     if recorded is None or recorded.outcome == "running":
-        save_end(spec, entry)
+        (record if has_notified else finish)(spec, entry)
     try:
         save_output(Collection.open(spec.collection).storage, entry.id, output)
     except NotACollectionError:

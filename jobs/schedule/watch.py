@@ -31,6 +31,8 @@ SETTLE_S = 1.0
 """Seconds without a change after which a file is embedded."""
 ROUND_S = 2.0
 """Minimum seconds from the start of a round with changes to the next: each makes a run and an index version."""
+_YIELD_S = 1.5
+"""Minimum seconds after it, in which others may take the lease: they look once a second."""
 LIST_S = 30.0
 """Seconds between listings of a source that sends no notifications."""
 LIST_FOLDER_S = 600.0
@@ -99,7 +101,7 @@ class Watch:
                 job = replace(job, console=Console(quiet=True))
             has_begun, is_new, retry_s = True, False, 1.0
             # While a file is being written for a long time, rounds take at most half of it.
-            self.pause(max(0.0, ROUND_S - seconds) if changed else seconds if report.recently_changed else 0.0)
+            self.pause(max(_YIELD_S, ROUND_S - seconds) if changed else seconds if report.recently_changed else 0.0)
             self.wait(SETTLE_S if report.recently_changed else self.interval_s)
 
     def _read_again(self, file: SpecFile, before: JobSpec) -> JobSpec | None:

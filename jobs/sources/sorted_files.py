@@ -9,6 +9,7 @@ from pathlib import PurePosixPath
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from index.collection.layout import MEMBERS
 from index.collection.rows import TEXT
 from jobs.file_extensions import TABLE_EXTENSIONS, VIDEO_EXTENSIONS, kind_of_other
 from jobs.sources.files import SourceFile, file_listing
@@ -17,7 +18,6 @@ from jobs.sources.stored_listing import ROWS, ListingWriter
 
 _BATCH, _IN_MEMORY = 2**15, 2**18
 _RUN = re.compile(r"(?P<collection>(?:.*/)?)runs/[^/]+/started\.json", re.DOTALL)
-_OF_COLLECTION = ("runs", "annotations", "index", "history", "duplicates.jsonl")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,7 +133,7 @@ def _reasons_below(name: str) -> Iterator[tuple[str, str]]:
     if name.endswith("/.nomedia"):
         yield name.removesuffix("/.nomedia"), "in folders with .nomedia"
     elif name.endswith("/started.json") and (run := _RUN.fullmatch(name)):
-        yield from ((f"{run['collection']}{part}", "in a collection") for part in _OF_COLLECTION)
+        yield from ((f"{run['collection']}{part}", "in a collection") for part in MEMBERS)
 
 
 def _reason(path: str | None, reasons: Mapping[str, str]) -> str | None:

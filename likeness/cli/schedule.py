@@ -28,8 +28,7 @@ from likeness.cli.options import (
     show,
 )
 
-_MAX_REJECT_RATE = 1.0
-"""Of a watch, by default: one broken picture stops no others."""
+_REJECT_RATE = Fields("jobs.spec", "JobSpec", "max_reject_rate", default=1.0)  # see `Update`
 
 
 def schedule(
@@ -64,7 +63,7 @@ def schedule(
     run_schedule(job, next_time, stop, jitter_s=jitter)
 
 
-@with_fields(*EMBEDDING, MISSING, Fields("jobs.spec", "JobSpec", "max_reject_rate", default=_MAX_REJECT_RATE))
+@with_fields(*EMBEDDING, MISSING, _REJECT_RATE)
 def watch(
     context: typer.Context,
     source: OptionalSource = None,
@@ -104,8 +103,6 @@ def watch(
 
     def read() -> JobSpec:
         job = job_or_file(context, {"every"}, on="local")
-        if "max_reject_rate" not in job.model_fields_set:
-            job = job.model_copy(update={"max_reject_rate": _MAX_REJECT_RATE})
         if not job.resources.ray_only and job.resources.on is None:  # rounds are small
             job = job.model_copy(update={"resources": job.resources.model_copy(update={"on": "local"})})
         return job

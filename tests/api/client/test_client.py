@@ -404,7 +404,7 @@ def test_transient_failures_are_retried(client: LikenessClient, server: Scripted
 @pytest.mark.parametrize(
     ("failure", "retries", "requests", "kind", "retry_after"),
     [
-        (problem("internal", 500), 3, 1, ServerUnavailable, None),
+        (problem("internal", 500), 3, 1, RequestRefused, None),
         (problem("url-unreachable", 502, retryable=False), 3, 1, RequestRefused, None),
         (problem("unauthorized", 401), 3, 1, RequestRefused, None),
         (problem("not-ready", 503), 1, 2, ServerUnavailable, None),
@@ -422,7 +422,7 @@ def test_permanent_failures_are_not_retried_nor_others_more_than_the_limit(
     kind: type[RequestRefused | ServerUnavailable],
     retry_after: float | None,
 ) -> None:
-    """What may pass is of another class than what is wrong with the request, whether or not it was retried."""
+    """What may pass is of another class than what a retry would meet again."""
     server.replies = [failure]
     with LikenessClient(server.url, retries=retries) as client, pytest.raises(kind) as caught:
         client.search(text="a")

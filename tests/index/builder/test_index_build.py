@@ -81,6 +81,10 @@ def test_a_collection_without_embeddings_is_refused(tmp_path: Path) -> None:
     collection = Collection.create_or_open(str(tmp_path))
     with pytest.raises(EmptyCollectionError, match=r"embedded 0 of 0 rows in .*: embed images first"):
         build_index(collection)
+    stopped = collection.start_run("memory:", MODEL)
+    collection.write_rows(stopped.run_id, "a", rows(["c"], unit_vectors(1)))
+    with pytest.raises(EmptyCollectionError, match="has no index to search: embed images first"):
+        Searcher.open(collection)
     add_run(collection, rows([], unit_vectors(0), rejected={"a": "empty", "b": "corrupt"}))
     with pytest.raises(EmptyCollectionError, match=r"embedded 0 of 2 rows in .*: see `likeness rejects`"):
         build_index(collection)

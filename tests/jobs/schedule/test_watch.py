@@ -326,15 +326,21 @@ def test_usage_errors_end_it_at_once(nights: Nights, run: Run) -> None:
         assert (done.code, message in done.err) == (2, True)
 
 
-@pytest.mark.parametrize(("line", "rate"), [("", 1.0), ("max_reject_rate: 0.05\n", 0.05)])
-def test_broken_pictures_stop_no_others_unless_its_file_says_so(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, rate: float
-) -> None:
-    (job := tmp_path / "job.yaml").write_text(f"source: pictures\ncollection: collection\n{line}")
-    jobs = list[JobSpec]()
-    monkeypatch.setattr("jobs.schedule.watch.watch", lambda update, *_: jobs.append(update.spec))
-    assert run("watch", "--spec", job).code == 0
-    assert [each.max_reject_rate for each in jobs] == [rate]
+@pytest.mark.parametrize("said_in_file", [False, True])
+def test_a_broken_picture_stops_no_others_unless_its_file_says_so(nights: Nights, said_in_file: bool) -> None:
+    job = job_of(nights, max_reject_rate=0.05)
+    (path := nights.pictures.with_name("job.yaml")).write_text(
+        json.dumps(job if said_in_file else {name: job[name] for name in job if name != "max_reject_rate"})
+    )
+
+    def add() -> None:
+        save(nights, "good.bmp", bmp(70))
+        save(nights, "broken.jpg", BROKEN)
+
+    said, _ = watch(nights, add, file=SpecFile(path))
+    is_refused = any("more than the 5.0% allowed" in line for line in said)
+    found = Searcher.open(nights.collection).row("good.bmp")
+    assert (is_refused, found is None) == (said_in_file, said_in_file), said
 
 
 def test_changes_of_a_folder_are_noticed(tmp_path: Path) -> None:

@@ -88,8 +88,9 @@ LAYOUTS: list[tuple[dict[str, bytes | str], list[str], dict[str, int]]] = [
     ({".nomedia": b"", "a.jpg": PICTURE, "@recycle/list.csv": "uri\nb.jpg\n"}, ["a.jpg"],
      {"hidden": 1, "in @recycle": 1}),
     ({"a.jpg": PICTURE, "c/runs/1/started.json": b"{}", "c/runs/1/rows/1.parquet": parquet(uri=["b.jpg"]),
+      "c/merged/1/1.parquet": parquet(uri=["b.jpg"]), "c/checks/1.parquet": parquet(uri=["b.jpg"]),
       "c/duplicates.jsonl": '{"uri": "x"}', "c/CURRENT": b""},
-     ["a.jpg"], {".json": 1, "no extension": 1, "in a collection": 2}),
+     ["a.jpg"], {".json": 1, "no extension": 1, "in a collection": 4}),
 ]  # fmt: skip
 
 
