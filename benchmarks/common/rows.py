@@ -51,4 +51,4 @@ def usual_rows(numbers: range, dim: int) -> pa.Table:
 
 def manifest_of(start: RunStart, files: RowFile, facts: Sequence[RowFile] = ()) -> RunManifest:
     """The manifest of a run that has written the row files in this list."""
-    return RunManifest(**start.model_dump(), finished_at=start.started_at, files=files, facts=list(facts))
+    return RunManifest(**start.model_dump(), finished_at=start.started_at, files=files, facts=list(facts), counts={})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -230,6 +230,7 @@ class Collection:
         *,
         facts: Sequence[RowFile] | None = None,
         deletes: Iterable[pa.Array[Any]] = (),
+        counts: Mapping[str, int] | None = None,
     ) -> RunManifest:
         """Make the rows in these files live, without the ids of `deletes`; `facts` are theirs if they are written.
 
@@ -242,7 +243,9 @@ class Collection:
         for file in (*files, *facts):
             if sizes.get(file.path) != file.size:
                 raise DamagedRunError(f"{file.path} is missing or has changed since it was written", file.path)
-        manifest = RunManifest(**dict(run), finished_at=datetime.now(UTC), files=listed, facts=facts)
+        manifest = RunManifest(
+            **dict(run), finished_at=datetime.now(UTC), files=listed, facts=facts, counts=dict(counts or {})
+        )
         self.check_lease()
         self.storage.write_atomic(run_path(run.run_id, MANIFEST), manifest.to_bytes())
         return manifest

@@ -194,13 +194,14 @@ class Delivered(Record):
 
 class RunManifest(RunStart):
     """`manifest.json` of a run. `files` lists its row files (see `FileList`), of which there may be millions; `facts`
-    has all columns of their rows but vectors, and the ids of images that left the source. `finished_at` is
-    informative.
+    has all columns of their rows but vectors, and the ids of images that left the source. `finished_at` and `counts`
+    are informative.
     """
 
     finished_at: Time
     files: RowFile
     facts: list[RowFile]
+    counts: dict[str, int] = {}
 
 
 class Current(Record):

@@ -5,7 +5,6 @@ from __future__ import annotations  # pyarrow's types take arguments in its stub
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import compress
 from typing import Any, Self
 
 import pyarrow as pa
@@ -59,25 +58,31 @@ def commit(
     """
     collection.check_lease()
     catalogs = [(each, each.catalog(collection)) for each in written]
-    worth = [_is_worth_publishing(each, rows, max_reject_rate) for each, rows in catalogs]
+    checked = [(each, rows, _checked_counts(each, rows, max_reject_rate)) for each, rows in catalogs]
     now = now or datetime.now(UTC)
     for each, rows in catalogs:
         plan, began = each.plan, each.run.started_at
         record_fetches(collection, plan.source, rows, plan.todo.sql, now=now, began=began)
-    published = [_publish(collection, *each) for each in compress(catalogs, worth)]
+    published = []
+    for each, rows, counts in checked:
+        if counts is not None:
+            published.append(_publish(collection, each, rows, counts))
     if published:
         merge_runs(collection)
     return published
 
 
-_COUNTS = """
-SELECT count(*) FILTER (new.retryable AND todo.image_id IS NOT NULL) AS retryable,
+_COUNTS = f"""
+SELECT count(*) FILTER (new.error_reason IS NULL) AS embedded,
+       count(*) FILTER (new.error_reason = '{FILTERED}') AS filtered,
+       count(*) FILTER (new.error_reason <> '{FILTERED}') AS rejected,
+       count(*) FILTER (new.retryable AND todo.image_id IS NOT NULL) AS retryable,
        count(todo.image_id) AS attempted,
        bool_and(coalesce(new.retryable AND before.retryable
                          AND coalesce(new.uri, '') = coalesce(before.uri, ''), false)) IS NOT false AS failed_again
 FROM live_rows AS new
-LEFT JOIN {todo} AS todo USING (image_id)
-LEFT JOIN {before} AS before USING (image_id)
+LEFT JOIN {{todo}} AS todo USING (image_id)
+LEFT JOIN {{before}} AS before USING (image_id)
 """
 _NO_REJECTS = "(SELECT image_id, uri, error_reason, retryable FROM live_rows WHERE false)"
 _NEW_AND_OLD = """
@@ -87,9 +92,9 @@ _NEW_AND_OLD = """
 """
 
 
-def _publish(collection: Collection, written: WrittenRun, rows: Catalog) -> RunManifest:
+def _publish(collection: Collection, written: WrittenRun, rows: Catalog, counts: dict[str, int]) -> RunManifest:
     facts, deletes = rows.store_facts(), _deleted_ids(written.plan)
-    return collection.commit_run(written.run, written.files, facts=facts, deletes=deletes)
+    return collection.commit_run(written.run, written.files, facts=facts, deletes=deletes, counts=counts)
 
 
 def _deleted_ids(plan: Plan) -> Iterator[pa.Array[Any]]:
@@ -99,19 +104,21 @@ def _deleted_ids(plan: Plan) -> Iterator[pa.Array[Any]]:
             yield from (batch[0] for batch in batches)
 
 
-def _is_worth_publishing(written: WrittenRun, rows: Catalog, max_reject_rate: float) -> bool:
-    """Whether a run would change anything; raises if it does not pass the checks. `rows` has its rows alone."""
+def _checked_counts(written: WrittenRun, rows: Catalog, max_reject_rate: float) -> dict[str, int] | None:
+    """What the manifest of a run that passes the checks counts; None if it would change nothing. `rows` has its rows
+    alone.
+    """
     plan, report = written.plan, written.report
     before = plan.rejects.sql if plan.rejects else _NO_REJECTS
     [counts] = rows.table(_COUNTS.format(todo=plan.todo.sql, before=before)).to_pylist()
-    missing = plan.todo.num_rows - counts["attempted"]
+    missing = plan.todo.num_rows - counts.pop("attempted")
     if missing or report.done != plan.todo.num_rows:
         raise JobError(
             f"of {plan.todo.num_rows} images, {report.embedded} were embedded, {report.rejected} rejected and "
             f"{report.filtered_read} filtered, and {missing} are in no row file. The run stays unfinished: run the "
             "same command again to continue, and please report this as a bug"
         )
-    report.retryable = counts["retryable"]
+    report.retryable = counts.pop("retryable")
     report.set_reasons(count_reasons(rows, _NEW_AND_OLD.format(before=before)))
     if report.filtered_in_all and report.unfiltered == report.reject_reasons.total():
         raise UsageError(
@@ -121,4 +128,7 @@ def _is_worth_publishing(written: WrittenRun, rows: Catalog, max_reject_rate: fl
         )
     again = "run the same command again: it embeds nothing twice"
     require_few_rejects(report.reject_reasons, report.unfiltered, max_reject_rate, again)
-    return plan.deleted > 0 or not counts["failed_again"]
+    if counts.pop("failed_again") and not plan.deleted:
+        return None
+    listed = {"listed": report.listed, "already_there": report.already_there, "deleted": plan.deleted}
+    return {**listed, **counts}

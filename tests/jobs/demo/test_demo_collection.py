@@ -18,6 +18,7 @@ def test_it_holds_the_gallery_and_is_made_once(tmp_path: Path) -> None:
     assert {str(searcher.row(image_id)["label"]) for image_id in ids} == {i.partition("/")[0] for i in ids}  # type: ignore[index]
     [run] = collection.runs()
     assert run.source == str(tmp_path / "pictures")
+    assert (run.counts["embedded"], run.counts["rejected"]) == (16, 0)
 
     again = make_demo_collection(tmp_path, count=16)
     assert [kept.run_id for kept in again.runs()] == [run.run_id]

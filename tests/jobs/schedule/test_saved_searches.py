@@ -163,8 +163,7 @@ def test_each_night_tests_the_new_images_alone_and_delivers_them_once(
     assert ({each.tested for each in again.searches.values()}, again.note) == ({0}, None)
     expected = {(name, f"{number:03}"): sorted(matching(number, name)) for name in NAMES for number in (1, 2)}
     assert delivered(hook) == expected
-    runs = annotation_log(collection, "searches").runs()
-    assert [file.rows for run in runs for file in run.facts] == [30, 30, 30]
+    assert [run.counts["embedded"] for run in annotation_log(collection, "searches").runs()] == [30, 30, 30]
     for request in hook.requests:
         body = request.document
         scores = {match["image_id"]: match["score"] for match in body["matches"]}

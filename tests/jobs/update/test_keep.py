@@ -246,7 +246,7 @@ def test_images_left_out_are_not_rejects(nights: Nights) -> None:
     report = night(nights, WIDE, max_reject_rate=0.25)
     assert (report.embedding[0].reject_reasons, report.embedding[0].filtered_in_all) == ({"not_an_image": 1}, 1)
     [run] = nights.collection.runs()
-    assert run.keep == json.dumps(WIDE)
+    assert (run.keep, run.counts["filtered"], run.counts["rejected"]) == (json.dumps(WIDE), 1, 1)
 
 
 def test_a_filter_that_keeps_nothing_is_refused(nights: Nights) -> None:
