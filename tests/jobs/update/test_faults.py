@@ -83,6 +83,7 @@ def test_however_often_a_job_is_killed_every_good_image_is_embedded_once(
     lines = Counter(log.read_text().splitlines())
     good = {hashlib.sha256(crop.tobytes()).hexdigest() for crop in crops_of(gallery).values()}
     assert good == set(lines), "expected exactly the source's pictures to be embedded"
-    # Killing the driver or an actor costs at most the current block; killing a decoding worker costs none.
+    # Killing the driver or an actor costs at most the block that it embeds and the one that is written meanwhile;
+    # killing a decoding worker costs none.
     costly = sum("decode" not in victim for victim, _ in victims)
-    assert sum(lines.values()) - len(gallery.exhibits) <= costly * BLOCK
+    assert sum(lines.values()) - len(gallery.exhibits) <= costly * 2 * BLOCK
