@@ -9,9 +9,10 @@ ApiError
 ├── Problem                 one request cannot be answered; becomes an RFC 9457 problem document
 │   └── …                   one class for each kind, from MalformedBody to UrlTimeout
 └── ClientError             LikenessClient got no usable answer
-    ├── RequestRefused      it is useless to try again: the server's problem document says why
+    ├── ProblemAnswered     the server's problem document says why
+    │   ├── RequestRefused      it is useless to try again
+    │   └── ServerUnavailable   status 429 or 502 to 504, after all retries; also a ServerUnreachable
     └── ServerUnreachable   no connection, a broken one, or no answer in time: try again later
-        └── ServerUnavailable   a problem document with status 429 or 502 to 504, after all retries
 """
 
 import json
@@ -72,7 +73,7 @@ class Problem(ApiError):  # noqa: N818 (RFC 9457's own word)
 class ClientError(ApiError): ...
 
 
-class _ProblemAnswered(ClientError):  # noqa: N818 (reads better where it is caught)
+class ProblemAnswered(ClientError):  # noqa: N818 (reads better where it is caught)
     """The server answered with the problem document `problem`.
 
     Distinguish problems by `type`, such as urn:likeness:problem:unusable-image. `errors` lists the invalid fields of a
@@ -95,13 +96,13 @@ class _ProblemAnswered(ClientError):  # noqa: N818 (reads better where it is cau
         return f"{where}{self.detail} ({self.type}, HTTP status {self.status})"
 
 
-class RequestRefused(_ProblemAnswered): ...
+class RequestRefused(ProblemAnswered): ...
 
 
 class ServerUnreachable(ClientError): ...  # noqa: N818 (reads better where it is caught)
 
 
-class ServerUnavailable(_ProblemAnswered, ServerUnreachable): ...
+class ServerUnavailable(ProblemAnswered, ServerUnreachable): ...
 
 
 # A malformed request is 400; a well-formed one that cannot be used is 422. If another host answers 404 for a picture,

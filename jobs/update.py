@@ -339,8 +339,7 @@ class Update:
         source, spec, listing = self.report.source, self.spec, checked.listing
         unreadable = listing.read(["error_message"], f"error_reason = '{UNREADABLE}'")
         delete = spec.missing == "delete" and not unreadable.num_rows and not incomplete
-        last = last_filter(snapshot, self._address).settings.exif
-        exif = last if spec.exif is None else EXIF_VERSION * spec.exif
+        exif = last_filter(snapshot, self._address).settings.exif if spec.exif is None else EXIF_VERSION * spec.exif
         settings = image_filter.settings.model_copy(update={"exif": exif})
         with self.report.timed("compare"), self.console.status("comparing"):
             change = compare(

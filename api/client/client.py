@@ -27,7 +27,7 @@ from api.client.query import (
 )
 from api.client.transport import Transport, refusal
 from api.documents import MAX_BATCH, MAX_JSON_VALUES, IndexDetailsOut, PageOut, SwitchedOut, VersionOut
-from api.errors import ClientError, RequestRefused, ServerUnavailable
+from api.errors import ClientError, ProblemAnswered, RequestRefused
 from api.search.query import CollectionsResult, QueryOptions, SearchResult
 from embedder.identity import ModelIdentity
 from index.matches import Match
@@ -159,7 +159,7 @@ class LikenessClient:
         models: set[str] = set()
         for answer in self._send_batches("/embed", name, texts):
             for result in _outcomes(answer, lambda numbers: np.array(numbers, np.float32)):
-                if isinstance(result, RequestRefused | ServerUnavailable):
+                if isinstance(result, ProblemAnswered):
                     raise refusal(_with_place(result, f"{name}[{len(vectors)}]"))
                 vectors.append(result)
             models.add(_read_answer(lambda answer: str(answer["model"]["fingerprint"]), answer))
@@ -185,7 +185,7 @@ def _quoted(image_id: str) -> str:
     return quote(checked_id(image_id), errors="surrogatepass")  # the server has no such id
 
 
-def _with_place(refused: RequestRefused | ServerUnavailable, place: str) -> dict[str, Any]:
+def _with_place(refused: ProblemAnswered, place: str) -> dict[str, Any]:
     """The problem with an item, at its `place` among all of them; the server's counts within the batch."""
     members = {name: value for name, value in refused.problem.items() if name != "field"}
     detail = refused.detail
@@ -218,10 +218,10 @@ def _read_answer(read: Callable[[Any], T], answer: dict[str, Any]) -> T:
         raise ClientError(f"the answer is not as expected ({error!r}): is the server another version?") from error
 
 
-def _outcomes(answer: dict[str, Any], read: Callable[[Any], T]) -> list[T | RequestRefused | ServerUnavailable]:
+def _outcomes(answer: dict[str, Any], read: Callable[[Any], T]) -> list[T | ProblemAnswered]:
     """The results of a batch: `read` of each document, or its error."""
 
-    def outcome(document: Mapping[str, Any]) -> T | RequestRefused | ServerUnavailable:
+    def outcome(document: Mapping[str, Any]) -> T | ProblemAnswered:
         problem = document.get("problem")
         return read(document["ok"]) if problem is None else refusal(problem)
 

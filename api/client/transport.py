@@ -15,7 +15,7 @@ from urllib3.exceptions import InvalidHeader, ProtocolError
 from urllib3.util import Retry
 
 from api.client.query import Body
-from api.errors import ClientError, RequestRefused, ServerUnavailable, ServerUnreachable
+from api.errors import ClientError, ProblemAnswered, RequestRefused, ServerUnavailable, ServerUnreachable
 
 _TRANSIENT: Final = frozenset({429, 502, 503, 504})  # not 500, a defect that a retry would meet again
 _CONNECT_S: Final = 5.0
@@ -156,7 +156,7 @@ class _BearerAuth(AuthBase):
         return request
 
 
-def refusal(problem: Mapping[str, Any], retry_after: float | None = None) -> RequestRefused | ServerUnavailable:
+def refusal(problem: Mapping[str, Any], retry_after: float | None = None) -> ProblemAnswered:
     """The error of a problem document; `retry_after` in seconds, if the answer has that header."""
     if retry_after is None:
         retry_after = problem.get("retry_after_s")
@@ -174,11 +174,10 @@ def _json_object(data: bytes) -> dict[str, Any] | None:
 
 def _is_transient(error: ClientError) -> bool:
     """Whether a retry of the same request may succeed."""
-    if isinstance(error, ServerUnavailable):
-        return True
     # A read timeout is not retried: a slow server must not get more work.
     is_broken = isinstance(error.__cause__, requests.ConnectionError | ProtocolError)
-    return is_broken and not isinstance(error.__cause__, requests.exceptions.SSLError)
+    is_broken = is_broken and not isinstance(error.__cause__, requests.exceptions.SSLError)
+    return is_broken or isinstance(error, ServerUnavailable)
 
 
 def _problem(response: requests.Response, data: bytes) -> dict[str, Any]:

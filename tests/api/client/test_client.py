@@ -29,7 +29,7 @@ from PIL import Image
 from api.access.keys import KeyRing, KeyScope, add_key
 from api.client import LikenessClient
 from api.client.query import Example, Search
-from api.errors import ClientError, RequestRefused, ServerUnavailable, ServerUnreachable
+from api.errors import ClientError, ProblemAnswered, RequestRefused, ServerUnavailable, ServerUnreachable
 from api.http import requests
 from api.http.app import create_app
 from api.local import listening, running
@@ -419,7 +419,7 @@ def test_permanent_failures_are_not_retried_nor_others_more_than_the_limit(
     failure: Reply,
     retries: int,
     requests: int,
-    kind: type[RequestRefused | ServerUnavailable],
+    kind: type[ProblemAnswered],
     retry_after: float | None,
 ) -> None:
     """What may pass is of another class than what a retry would meet again."""
