@@ -17,7 +17,7 @@ from ray.exceptions import ActorDiedError
 from api.build_service import build_service
 from api.client import LikenessClient
 from api.deployment.application import run, serve_app, shard_application
-from api.deployment.capacity import empty_shards, shard_memory, shortage
+from api.deployment.capacity import empty_shards, shard_memory
 from api.deployment.searcher import SearcherReplica, open_sharded
 from api.deployment.shard_calls import ShardCaller
 from api.errors import ServerUnavailable
@@ -286,25 +286,6 @@ def test_searchers_of_another_collection_or_number_of_shards_have_another_name(
     assert len(names) == 3
     another_cpu = settings.model_copy(update={"num_cpus": 2, "searchers": Replicas.parse("2")})
     assert shard_application(another_cpu, 0, 0)._bound_deployment.name in names
-
-
-def test_missing_room_for_shards_is_reported_in_numbers(collection: Collection) -> None:
-    settings = ServeSettings(collection=collection.location, shards=4, searchers=2)
-    assert (shortage(settings, [{"CPU": 8.0}]) or "").startswith("expected 9 CPUs, 1 for each of 9 replicas, got 8")
-    nodes = [{"CPU": 4.0, "memory": 1.0 * GIB}, {"CPU": 5.0, "memory": 1.0 * GIB}]
-    assert shortage(settings, nodes, [GIB // 4] * 4) is None
-    short = shortage(settings, nodes, [GIB // 2] * 4)
-    assert (short or "").startswith("expected 4.0 GiB of memory for 8 searchers, got 2.0 GiB")
-    # Serve would wait for ever for a node with the memory of all four together.
-    settings = ServeSettings(collection="c", shards=2)
-    nodes = [{"CPU": 2.0, "memory": 8.0 * GIB}] * 4
-    assert shortage(settings, nodes, [8 * GIB, 4 * GIB]) is None
-    short = shortage(settings, nodes, [4 * GIB, 12 * GIB])
-    assert (short or "").startswith(
-        "expected a node with 12.0 GiB of memory for the largest shard, got 8.0 GiB at most: raise --shards"
-    )
-    short = shortage(settings.model_copy(update={"num_cpus": 2.5}), nodes)
-    assert (short or "").startswith("expected a node with 2.5 CPUs for a replica, got 2 at most")
 
 
 LARGE, NO_MEMORY, NO_CPU = ({"CPU": cpus, "memory": GIB * gib} for cpus, gib in ((4.0, 1.0), (4.0, 0.1), (0.0, 1.0)))

@@ -171,20 +171,6 @@ def test_more_like_a_picture_with_its_facts(open_page: Callable[..., Page], site
     expect(title).to_be_visible()
 
 
-def test_the_start_page_lists_pictures(open_page: Callable[..., Page]) -> None:
-    page = open_page()
-    expect(heading(page, "What does it look like?")).to_be_visible()
-    assert len(ids(page)) == 24
-    word = page.get_by_role("list", name="Pictures by label").get_by_role("link").first
-    label = word.inner_text()
-    word.click()
-    expect(heading(page, label)).to_be_visible()
-    assert labels(page) == {label}
-    assert json.loads(params(page)["filter"]) == {"label": label}
-    page.get_by_role("link", name="Likeness").click()
-    expect(heading(page, "What does it look like?")).to_be_visible()
-
-
 def test_duplicates_are_folded_on_request(open_page: Callable[..., Page], site: Site) -> None:
     page = open_page("/?url=" + quote(f"{site.pictures_at}/{site.copied}"))
     both = {site.copied, f"copies/{site.copied}"}
