@@ -16,7 +16,7 @@ from api.http.problem_documents import PROBLEM_HANDLERS, problem_table
 from api.http.query_runner import QueryRunner
 from api.http.routes.collections import collection_routes
 from api.http.routes.images import duplicate_routes, image_routes
-from api.http.routes.metrics import metrics_routes, register_engine_metrics
+from api.http.routes.metrics import EngineMetrics, metrics_routes
 from api.http.routes.pages import PAGES, install_web
 from api.http.routes.search import batch_routes, facet_routes, search_routes
 from api.http.routes.versions import index_routes, probe_routes
@@ -86,7 +86,8 @@ def create_app(
     app.add_middleware(
         EveryRequestMiddleware, metrics=metrics, first=collections.first, send_request_ids=send_request_ids
     )
-    register_engine_metrics(collections, metrics, limits)
+    metrics.register(EngineMetrics(collections, limits.show_locations))
+    collections.batchers.on_batch.append(metrics.count_batch)
     install_openapi(app)
     return app
 

@@ -118,8 +118,6 @@ async def _on_http_exception(request: Request, error: HTTPException) -> Response
         case 405:
             headers["Allow"] = _methods_of(request)
             problem = errors.MethodNotAllowed(f"expected {headers['Allow']}, got {request.method}")
-        case 413:
-            problem = errors.TooLarge(str(error.detail))
         case _:
             problem = errors.MalformedBody(str(error.detail))
     return problem_response(problem, headers)
