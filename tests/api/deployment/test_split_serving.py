@@ -28,7 +28,7 @@ from jobs.errors import UsageError
 from likeness.cli.serve import serve as serve_command
 from tests.support.collections.small_collection import PLAIN, add_pictures
 from tests.support.fake_embedder import FakeEmbedder
-from tests.support.servers.clients import refusal
+from tests.support.servers.clients import refusal, search
 from tests.support.servers.fake_models import fakes
 
 OTHER_SIDE = 64
@@ -39,12 +39,6 @@ def notes(tmp_path: Path) -> Path:
     folder = tmp_path / "loaded"
     folder.mkdir()
     return folder
-
-
-def answer(client: httpx.Client, query: dict[str, Any]) -> Any:
-    response = client.post("/search", json=query)
-    assert response.status_code == 200, response.text
-    return response.json()
 
 
 def scale(deployment: Any) -> tuple[float, float, float]:
@@ -186,7 +180,7 @@ def test_separate_embedders_answer_like_one_process(collection: Collection, clus
     queries += [{"id": "red.png"}, {"embedding": [1.0] * 16}]
     with running(create_app(whole)) as local, httpx.Client(base_url=url, timeout=30) as client:
         expected = [httpx.post(f"{local}/search", json=query).json()["matches"] for query in queries]
-        assert [answer(client, query)["matches"] for query in queries] == expected
+        assert [search(client, **query)["matches"] for query in queries] == expected
         batch = client.post("/search/batch", json={"searches": queries}).json()["results"]
         assert [each["ok"]["matches"] for each in batch] == expected
         found = client.post("/search", files={"image": PLAIN["blue.png"]}).json()["matches"][0]
@@ -223,7 +217,7 @@ def _a_slow_embedder_is_not_waited_for(client: httpx.Client, notes: Path) -> Non
     assert refusal(refused) == (503, "embedder-unavailable")
     assert refused.headers["retry-after"] == "2"
     (notes.parent / "go").touch()
-    assert len(answer(client, {"text": "quick"})["matches"]) == 3
+    assert len(search(client, text="quick")["matches"]) == 3
     assert set(notes.iterdir()) == before  # the same replica
 
 
