@@ -261,8 +261,9 @@ def test_each_key_has_its_own_rate(service: SearchService, keys: Keys) -> None:
     answers = [search_star(client, headers=keys.headers("search")) for _ in range(5)]
     assert [answer.status_code for answer in answers] == [200, 200, 200, 429, 429]
     assert refusal(answers[-1]) == (429, "rate-limited")
-    assert answers[-1].headers["retry-after"] == "20"
-    assert answers[-1].json()["retry_after_s"] == 20
+    wait_s = answers[-1].json()["retry_after_s"]
+    assert 10 < wait_s <= 20
+    assert answers[-1].headers["retry-after"] == str(wait_s)
     assert search_star(client, headers=keys.headers("admin")).status_code == 200
     assert client.get("/healthz").status_code == 200
     assert search_star(client).status_code == 401
