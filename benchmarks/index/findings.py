@@ -15,7 +15,7 @@ from benchmarks.common.process import CORES, spent
 from benchmarks.common.report import Figure, Report
 from benchmarks.index.race import Standing
 from benchmarks.index.recall import exact, recall
-from benchmarks.index.rivals import Contestant, Hnsw, Ours, Svs, Usearch
+from benchmarks.index.rivals import Hnsw, Ours, Svs, Usearch
 from benchmarks.index.upkeep import rows_found
 from index.queries import QueryKind
 from index.search import Searcher
@@ -65,7 +65,7 @@ def report_texts(report: Report, standings: Sequence[Standing], at_size: bool) -
 def report_kinds(
     report: Report,
     searcher: Searcher,
-    rivals: Sequence[tuple[Contestant, Standing]],
+    rivals: Sequence[Standing],
     data: Clustered,
     vectors: Vectors,
 ) -> None:
@@ -85,9 +85,9 @@ def report_kinds(
         figures = {"recall": reached, "manifest": record.recall, "target": target, "width": record.width}
         table.append({"kind": kind, **figures, "cpu_us": cpu / _FRESH * 1e6})
         recalls[Ours.name][kind] = reached
-        for rival, standing in rivals:
-            rival.set(standing.point.parameters)
-            recalls[rival.name][kind] = recall(rival.search(queries, _K, CORES), truth)
+        for each in rivals:
+            each.contestant.set(each.point.parameters)
+            recalls[each.name][kind] = recall(each.contestant.search(queries, _K, CORES), truth)
         report.at_least(f"recall@10 of fresh queries of kind {kind}", reached, target)
         report.at_most(f"manifest's error for {kind}", abs(reached - record.recall), 0.005)
     report.table("kinds of query, in batches on one thread", table)
