@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -44,9 +45,18 @@ def random_vectors(count: int, dim: int, seed: int) -> npt.NDArray[np.float32]:
 
 
 def usual_rows(numbers: range, dim: int) -> pa.Table:
-    """The rows of the images with these numbers, vectors included."""
-    vectors = random_vectors(len(numbers), dim, numbers.start)
-    return usual_images(numbers).append_column(EMBEDDING, embedding_column(vectors))
+    """The rows of the images with these numbers, with the usual columns and vectors."""
+    rng, count = np.random.default_rng(dim), len(numbers)
+    columns: dict[str, Any] = {
+        "content_hash": [rng.bytes(32).hex() for _ in numbers],
+        "width": pa.array([2048] * count, pa.int32()),
+        "height": pa.array([1536] * count, pa.int32()),
+        "format": ["jpeg"] * count,
+        "label": [f"album-{number // 1000:04}" for number in numbers],
+        EMBEDDING: embedding_column(random_vectors(count, dim, numbers.start)),
+    }
+    images = usual_images(numbers)
+    return pa.table({**dict(zip(images.column_names, images.columns, strict=True)), **columns})
 
 
 def manifest_of(start: RunStart, files: RowFile, facts: Sequence[RowFile] = ()) -> RunManifest:

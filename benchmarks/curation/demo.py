@@ -88,7 +88,7 @@ def few_shot_labels(folder: Path, pictures: int, report: Report) -> None:
     rows = rows.filter(rows[EMBEDDING].is_valid())
     vectors, ids = vectors_of(rows[EMBEDDING]), list(map(str, rows["image_id"].to_pylist()))
     found = {name: few_and_all(vectors, wanted) for name, wanted in concepts(ids).items()}
-    report.table("average precision on the demo", [{"": name, **figures} for name, figures in found.items()])
+    report.table("average precision on the demo", found)
     ratios = [figures[f"{CLICKS} clicks"] / figures["all"] for figures in found.values()]
     report.values(f"{CLICKS} clicks ÷ all", {"mean": float(np.mean(ratios)), "least": min(ratios)})
     report.at_least(f"{CLICKS} clicks ÷ all: mean", float(np.mean(ratios)), 0.95)

@@ -35,7 +35,7 @@ def report_standings(report: Report, standings: Sequence[Standing], costs: Mappi
     )
     report.table(
         "seconds to train and add on all cores, CPU seconds (ours: of the whole build), bytes of a vector in memory",
-        [{"": name, **cost} for name, cost in costs.items()],
+        costs,
     )
     by_name = {each.name: each for each in standings}
     ours, mine = by_name[Ours.name], costs[Ours.name]
@@ -91,10 +91,7 @@ def report_kinds(
         report.at_least(f"recall@10 of fresh queries of kind {kind}", reached, target)
         report.at_most(f"manifest's error for {kind}", abs(reached - record.recall), 0.005)
     report.table("kinds of query, in batches on one thread", table)
-    report.table(
-        "recall@10 by kind of query, rivals with their parameters for images",
-        [{"": name, **each} for name, each in recalls.items()],
-    )
+    report.table("recall@10 by kind of query, rivals with their parameters for images", recalls)
 
 
 def report_filters(
