@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from index.collection.records import ModelRecord, RowFile, RunManifest, RunStart
 from index.collection.rows import EMBEDDING, embedding_column
+from jobs.planning.todo import IN_MEMORY
 from jobs.sources.listing import listing_table
 
 SOURCE = "s3://bucket/photos"
@@ -37,6 +38,15 @@ def usual_images(numbers: range) -> pa.Table:
     )
 
 
+def listing_of(count: int, images: Callable[[range], pa.Table] = usual_images) -> Iterator[pa.Table]:
+    """The images with the numbers below `count`, in tables as large as a job's."""
+    return (images(range(low, min(low + IN_MEMORY, count))) for low in range(0, count, IN_MEMORY))
+
+
+def with_vectors(images: pa.Table, dim: int, seed: int) -> pa.Table:
+    return images.append_column(EMBEDDING, embedding_column(random_vectors(len(images), dim, seed)))
+
+
 def random_vectors(count: int, dim: int, seed: int) -> npt.NDArray[np.float32]:
     """`(count, dim)`, of unit norm."""
     vectors = np.random.default_rng(seed).standard_normal((count, dim), np.float32)
@@ -53,10 +63,11 @@ def usual_rows(numbers: range, dim: int) -> pa.Table:
         "height": pa.array([1536] * count, pa.int32()),
         "format": ["jpeg"] * count,
         "label": [f"album-{number // 1000:04}" for number in numbers],
-        EMBEDDING: embedding_column(random_vectors(count, dim, numbers.start)),
     }
     images = usual_images(numbers)
-    return pa.table({**dict(zip(images.column_names, images.columns, strict=True)), **columns})
+    for name, values in columns.items():
+        images = images.append_column(name, pa.chunked_array([values]))
+    return with_vectors(images, dim, numbers.start)
 
 
 def manifest_of(start: RunStart, files: RowFile, facts: Sequence[RowFile] = ()) -> RunManifest:
