@@ -344,14 +344,12 @@ def test_a_cursor_of_several_collections_is_of_no_single_one(pair: TestClient) -
         assert (refused.status_code, "cursor: expected" in refused.json()["detail"]) == (422, True)
 
 
-@pytest.mark.parametrize(
-    "forgery",
-    [
-        *({"place": place} for place in ({"position": 10**9}, {"position": -1}, {"image_id": "x"}, {"seen": -1})),
-        *({"editions": each} for each in ("{broken", {"a": 5, "b": None}, {"a": [], "b": {}}, {"a": "x"}, {})),
-    ],
-    ids=str,
-)
+EDITIONS: list[Any] = ["{broken", {"a": 5, "b": None}, {"a": [], "b": {}}, {"a": "x"}, {}]
+PLACES: list[Any] = [{"position": 10**9}, {"position": -1}, {"image_id": "x"}, {"seen": -1}]
+FORGERIES = [*({"editions": each} for each in EDITIONS), *({"place": each} for each in PLACES)]
+
+
+@pytest.mark.parametrize("forgery", FORGERIES, ids=str)
 def test_a_forged_cursor_is_refused(pair: TestClient, forgery: dict[str, Any]) -> None:
     body: dict[str, Any] = {"collections": ["a", "b"], "k": 3, "sort": "label"}
     cursor = json.loads(base64.urlsafe_b64decode(search(pair, SEVERAL, **body)["cursor"] + "=="))
