@@ -26,7 +26,7 @@ from index.queries import QueryKind, mix
 from index.search import Searcher
 from index.versions.prune import GRACE
 from jobs.embedding.model_source import model_record
-from jobs.values import DEFAULT_MODEL, DEMO_MODEL, parse_size
+from jobs.values import DEFAULT_MODEL, DEMO_MODEL, parse_limit
 from likeness.cli import app
 from likeness.cli.embed import next_commands
 from likeness.cli.options import console
@@ -424,7 +424,7 @@ def test_invalid_index_settings(run: Run, growing: Path) -> None:
     [("500", 500), ("600MB", 600_000_000), ("2GiB", 2 * 1024**3), ("1.5 kb", 1_500), ("1TB", 10**12), ("7B", 7)],
 )
 def test_sizes(text: str, size: int) -> None:
-    assert parse_size(text) == size
+    assert parse_limit(text) == size
 
 
 # Help
