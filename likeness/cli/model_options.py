@@ -31,11 +31,11 @@ class Fields:
 
     def __init__(self, module: str, model: str, fields: str = "", *, but: str = "", **shown: Any) -> None:
         self._module, self._model, self._shown = module, model, shown
-        self.names, self._but = fields.split(), but.split()
+        self._names, self._but = fields.split(), but.split()
 
     def parameters(self) -> Iterator[inspect.Parameter]:
         fields = declared_fields(getattr(import_module(self._module), self._model))
-        for name in self.names or (name for name in fields if name not in self._but):
+        for name in self._names or (name for name in fields if name not in self._but):
             yield _parameter(name, fields[name], dict(self._shown))
 
 
