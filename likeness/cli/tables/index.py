@@ -65,12 +65,12 @@ def versions_table(facts: Sequence[Mapping[str, Any]]) -> TextTable:
     return TextTable(header, [_version_row(version) for version in facts])
 
 
-def _version_row(facts: Mapping[str, Any]) -> tuple[str, ...]:
+def _version_row(facts: Mapping[str, Any]) -> tuple[object, ...]:
     if facts["damage"]:
-        return (facts["version"], _state(facts), *["–"] * 5)
+        return (facts["version"], _state(facts), *[None] * 5)
     built = facts["created_at"][:16].replace("T", " ")
     return (
-        *(facts["version"], _state(facts), built, f"{facts['ntotal']:,}", f"{facts['recall']['10']:.4f}"),
+        *(facts["version"], _state(facts), built, facts["ntotal"], f"{facts['recall']['10']:.4f}"),
         *(f"{facts['latency_ms']['p99']:.2f} ms", filesize.decimal(facts["memory"])),
     )
 
@@ -111,7 +111,7 @@ def evaluation_tables(evaluations: Sequence[Evaluation], suspects: Sequence[Mapp
     blank = () if one else ("",)
     overview = (*blank, "index", "model", "labelled images", "queries", "index recall@10")
     rows = [
-        (*side, each.version, each.model, f"{each.labelled:,}", f"{each.overall.queries:,}", f"{each.recall:.4f}")
+        (*side, each.version, each.model, each.labelled, each.overall.queries, f"{each.recall:.4f}")
         for side, each in sides
     ]
     header = ("label", *blank, "queries", *(f"precision@{depth}" for depth in DEPTHS), "mAP")
@@ -141,9 +141,9 @@ def evaluation_tables(evaluations: Sequence[Evaluation], suspects: Sequence[Mapp
     return Group(*parts)
 
 
-def _figures_row(side: tuple[str, ...], figures: ClassFigures) -> tuple[str, ...]:
+def _figures_row(side: tuple[str, ...], figures: ClassFigures) -> tuple[object, ...]:
     estimates = (*figures.precision.values(), figures.mean_average_precision)
-    return (figures.label, *side, f"{figures.queries:,}", *map(_with_interval, estimates))
+    return (figures.label, *side, figures.queries, *map(_with_interval, estimates))
 
 
 def _with_interval(estimate: Estimate) -> str:
