@@ -1,6 +1,5 @@
 """Notifications by webhook and command, the metrics file and the history, and how their failures are handled."""
 
-import json
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -124,12 +123,6 @@ def test_an_address_may_come_from_the_environment(
     monkeypatch.setenv("LIKENESS_TEST_HOOK", url_of(hook))
     notify(targets, make_entry())
     assert len(hook.requests) == 1
-
-
-def test_a_command_gets_the_report_on_its_stdin(tmp_path: Path) -> None:
-    notify(Notify(on_failure=Target(command=f"cat > {tmp_path}/report")), make_entry("failed", "no disk"))
-    report = json.loads((tmp_path / "report").read_text())
-    assert (report["outcome"], report["message"], report["id"]) == ("failed", "no disk", "run-1")
 
 
 @pytest.mark.parametrize(
