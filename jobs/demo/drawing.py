@@ -6,7 +6,6 @@ central square: the centre crop that CLIP's preprocessing takes cannot cut it of
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -69,20 +68,20 @@ def _cross() -> list[Point]:
 class _Shape:
     """Outline in units of the shape's radius, what is cut out of it, and how far it may be turned (radians)."""
 
-    outline: Callable[[], list[Point]]
-    hole: Callable[[], list[Point]] | None = None
+    outline: list[Point]
+    hole: list[Point] | None = None
     turn: float = 0.4
 
 
 _SHAPES: dict[str, _Shape] = {
-    "circle": _Shape(lambda: _circle(0.95)),
-    "square": _Shape(lambda: [(-0.82, -0.82), (0.82, -0.82), (0.82, 0.82), (-0.82, 0.82)]),
-    "triangle": _Shape(lambda: [(0.0, -0.95), (1.0, 0.8), (-1.0, 0.8)]),
-    "star": _Shape(lambda: _polygon([(1.08 if i % 2 == 0 else 0.47, math.pi * i / 5) for i in range(10)])),
-    "heart": _Shape(_heart),
-    "cross": _Shape(_cross, turn=0.3),
-    "ring": _Shape(lambda: _circle(1.0), lambda: _circle(0.5)),
-    "moon": _Shape(lambda: _circle(1.0), lambda: [(x + 0.52, y - 0.12) for x, y in _circle(0.78)]),
+    "circle": _Shape(_circle(0.95)),
+    "square": _Shape([(-0.82, -0.82), (0.82, -0.82), (0.82, 0.82), (-0.82, 0.82)]),
+    "triangle": _Shape([(0.0, -0.95), (1.0, 0.8), (-1.0, 0.8)]),
+    "star": _Shape(_polygon([(1.08 if i % 2 == 0 else 0.47, math.pi * i / 5) for i in range(10)])),
+    "heart": _Shape(_heart()),
+    "cross": _Shape(_cross(), turn=0.3),
+    "ring": _Shape(_circle(1.0), _circle(0.5)),
+    "moon": _Shape(_circle(1.0), [(x + 0.52, y - 0.12) for x, y in _circle(0.78)]),
 }
 SHAPES = tuple(_SHAPES)
 
@@ -139,9 +138,9 @@ def _mask(shape: _Shape, size: tuple[int, int], pose: _Pose) -> Image.Image:
     scale = 2 if max(size) <= 512 else 1  # drawn twice as large and reduced: smooth edges
     mask = Image.new("L", (size[0] * scale, size[1] * scale), 0)
     pen = ImageDraw.Draw(mask)
-    pen.polygon(pose.place(shape.outline(), scale), fill=255)
+    pen.polygon(pose.place(shape.outline, scale), fill=255)
     if shape.hole is not None:
-        pen.polygon(pose.place(shape.hole(), scale), fill=0)
+        pen.polygon(pose.place(shape.hole, scale), fill=0)
     return mask if scale == 1 else mask.reduce(scale)
 
 
@@ -161,7 +160,7 @@ def _surface(subject: Subject, size: tuple[int, int], pose: _Pose, rng: np.rando
     rim = max(1, round(pose.unit * 0.14))  # half of it falls outside the mask
     for outline in (shape.outline, shape.hole):
         if outline is not None:
-            points = pose.place(outline())
+            points = pose.place(outline)
             pen.line([*points, points[0], points[1]], fill=colour, width=rim)
     return surface
 
