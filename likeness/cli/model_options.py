@@ -88,7 +88,10 @@ def _parameter(name: str, field: "FieldInfo", shown: dict[str, Any]) -> inspect.
     from annotated_types import Ge, Le
     from pydantic import BeforeValidator, PlainValidator
 
-    annotation, metadata = _without_none(field.annotation), list(field.metadata)
+    annotation: Any = field.annotation
+    metadata = list(field.metadata)
+    if get_origin(annotation) in (typing.Union, types.UnionType):
+        annotation = get_args(annotation)[0]  # without None
     while get_origin(annotation) is Annotated:
         annotation, *more = get_args(annotation)
         metadata += [inner for each in more for inner in getattr(each, "metadata", [each])]
@@ -110,11 +113,6 @@ def _parameter(name: str, field: "FieldInfo", shown: dict[str, Any]) -> inspect.
     option = typer.Option(shown.pop("flag", flag), help=help_, **bounds, **shown)
     kind = annotation | None if default is None else annotation
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, option])
-
-
-def _without_none(annotation: Any) -> Any:
-    """The annotation, or the first of its alternatives."""
-    return get_args(annotation)[0] if get_origin(annotation) in (typing.Union, types.UnionType) else annotation
 
 
 def _sentence(description: str) -> str:

@@ -52,6 +52,7 @@ def relative_name(path: Path) -> str:
 
 
 COMMANDS = {tuple(words): relative_name(page) for page in PAGES for words in commands(page) if words}
+"""Each command once, with a page that has it."""
 ON_DEMO = [
     (page, words) for words, page in COMMANDS.items() if DEMO in shlex.join(words) or f"{SERVER}/search" in words
 ]
