@@ -4,7 +4,6 @@ import json
 import logging
 import re
 import shutil
-from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 
@@ -76,13 +75,12 @@ def test_a_damaged_file_is_warned_about_once(
     assert caplog.text.count(f"{file} is damaged") == 1
 
 
-@pytest.mark.parametrize("format", [2, 3])
-def test_a_version_of_another_release_says_how_to_replace_it(collection: Collection, format: int) -> None:
+def test_a_version_of_another_release_says_how_to_replace_it(collection: Collection) -> None:
     path = Path(collection.location, "index/000003/manifest.json")
     content = json.loads(path.read_bytes())
     del content["kinds"], content["checksum"]
-    path.write_bytes(AnyRecord(**content | {"format": format}).to_bytes())
-    message = f"has format {format}, this release of Likeness reads 4: `likeness index {collection.location}` builds"
+    path.write_bytes(AnyRecord(**content | {"format": 3}).to_bytes())
+    message = f"has format 3, this release of Likeness reads 4: `likeness index {collection.location}` builds"
     with pytest.raises(DamagedVersionError, match=re.escape(message)):
         Searcher.open(collection)
     assert "unreadable" in CliRunner().invoke(app, ["versions", collection.location]).output
@@ -129,17 +127,6 @@ def test_current_is_not_lost_during_a_first_build(tmp_path: Path, monkeypatch: p
 
     monkeypatch.setattr(Collection, "versions", build_and_list)
     assert collection.current() == "000001"
-
-
-def test_a_flipped_bit_in_current_never_names_another_version(collection: Collection) -> None:
-    path = Path(collection.location) / "CURRENT"
-    data = path.read_bytes()
-    for bit in range(8 * len(data)):
-        path.write_bytes(data[: bit // 8] + bytes([data[bit // 8] ^ 1 << bit % 8]) + data[bit // 8 + 1 :])
-        found = "000003"
-        with suppress(DamagedVersionError):
-            found = str(collection.current())
-        assert found == "000003"
 
 
 # Manifests of runs

@@ -45,10 +45,6 @@ def s3_store(address: str) -> S3Store:
     return store
 
 
-def amazons_bucket(name: str, region: str) -> None:
-    boto3.client("s3", region).create_bucket(Bucket=name, CreateBucketConfiguration={"LocationConstraint": region})
-
-
 @pytest.mark.parametrize(
     ("address", "environment", "region"),
     [
@@ -65,10 +61,11 @@ def test_the_region_is_of_the_address_or_the_environment_or_looked_up_at_amazon(
     machine: pytest.MonkeyPatch, address: str, environment: dict[str, str], region: str
 ) -> None:
     with mock_aws():
-        for bucket in ("mine", "public", "yours"):
-            amazons_bucket(bucket, "ap-south-1")
-        for name, value in environment.items():
-            machine.setenv(name, value)
+        location: Any = {"LocationConstraint": "ap-south-1"}
+        name = Bucket.of(address)[0].name
+        boto3.client("s3", "ap-south-1").create_bucket(Bucket=name, CreateBucketConfiguration=location)
+        for variable, value in environment.items():
+            machine.setenv(variable, value)
         assert s3_store(address).config.get("region") == region
 
 
@@ -106,6 +103,14 @@ def test_the_sent_keys_and_session_token(machine: pytest.MonkeyPatch, login: str
     headers = server.requests[0].headers
     key = headers["authorization"].split("Credential=")[1].split("/")[0]
     assert (key, headers.get("x-amz-security-token")) == sent
+
+
+def test_missing_credentials_are_named(machine: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    machine.delenv("AWS_ACCESS_KEY_ID")
+    machine.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    machine.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    with pytest.raises(CollectionError, match="no AWS credentials were found"):
+        s3_store("s3://mine/a?region=eu-west-1")
 
 
 def test_credentials_of_a_role_are_renewed_before_they_expire() -> None:
