@@ -25,8 +25,6 @@ _SETTLED_S: Final = 2.0
 _FORGOT: Final = "forgot"
 _FORGET_EVERY_S: Final = 3_600.0
 """How often a machine looks for what to forget: a folder with a week's files takes longer than many a command."""
-_known: Final = dict[str, float]()
-"""Keys that this process has checked, and when."""
 
 
 def sound_key(digest: str, ntotal: int, dim: int) -> str:
@@ -93,14 +91,8 @@ def _unaltered_key(path: Path, digest: str, found: os.stat_result, *, is_cached:
 
 def is_checked(key: str) -> bool:
     """Whether `remember_checked` was called with this key on this machine within a week."""
-    least = time.time() - _VALID_S
-    if _known.get(key, least) > least:
-        return True
     with suppress(CollectionError, OSError):
-        checked = (cache_folder() / f"{key}{_SUFFIX}").stat().st_mtime
-        if checked > least:
-            _known[key] = checked
-            return True
+        return (cache_folder() / f"{key}{_SUFFIX}").stat().st_mtime > time.time() - _VALID_S
     return False
 
 
@@ -108,8 +100,7 @@ def remember_checked(keys: Iterable[str]) -> None:
     """Remember the keys of what was checked, or made here, and now and then forget what is of no more use."""
     now = time.time()
     for key in keys:
-        _known[key] = now
-        with suppress(CollectionError, OSError):  # without a cache, the next process checks it again
+        with suppress(CollectionError, OSError):  # without a cache, it is checked again
             path = cache_folder() / f"{key}{_SUFFIX}"
             path.touch()
             os.utime(path, (now, now))

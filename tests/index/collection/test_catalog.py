@@ -265,7 +265,6 @@ def test_facts_are_checked_once_and_again_when_they_were_written_to(
     len(collection.snapshot().live)
     with monkeypatch.context() as patch:
         patch.setattr(hashlib, "file_digest", None)
-        patch.setattr(checked, "_known", {})  # as in another process
         assert len(collection.snapshot().live) == 2
     path = Path(collection.location) / run.facts[0].path
     data = bytearray(path.read_bytes())
@@ -284,7 +283,6 @@ def test_facts_of_a_bucket_come_once_and_are_checked_once(bucket: Bucket, monkey
         assert len(collection.snapshot().live) == 2
     with monkeypatch.context() as patch:
         patch.setattr(hashlib, "file_digest", None)
-        patch.setattr(checked, "_known", {})
         for file in named:
             collection.storage.delete(file.path)
         assert len(collection.snapshot().live) == 2

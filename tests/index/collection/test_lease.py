@@ -17,7 +17,7 @@ import pytest
 
 from benchmarks.common.waiting import eventually
 from index.builder.build_index import build_index
-from index.collection import Collection, writing
+from index.collection import Collection, lease, writing
 from index.collection.layout import LEASE
 from index.collection.lease import TTL, LeaseRecord
 from index.errors import LeaseHeldError, LeaseLostError
@@ -129,8 +129,9 @@ def test_taking_over_an_expired_lease_is_logged(collection: Collection, caplog: 
     assert "taken over" in caplog.text
 
 
-def test_a_lease_is_renewed_until_it_is_released(collection: Collection) -> None:
-    with writing(collection, "embed", SHORT):
+def test_a_lease_is_renewed_until_it_is_released(collection: Collection, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lease, "TTL", SHORT)
+    with writing(collection, "embed"):
         first = lease_record(collection)
         eventually(lambda: lease_record(collection).expires_at >= first.expires_at + SHORT, "it is renewed", 60)
         assert lease_record(collection).model_copy(update={"expires_at": first.expires_at}) == first
@@ -176,7 +177,8 @@ def test_failing_renewals_are_logged(
     def wait_for(text: str) -> None:
         eventually(lambda: text in caplog.text, text, 60)
 
-    with writing(collection, "embed", SHORT):
+    monkeypatch.setattr(lease, "TTL", SHORT)
+    with writing(collection, "embed"):
         with monkeypatch.context() as patch:
             patch.setattr(Storage, "update", refused)
             wait_for("could not be renewed: no route to the store")
@@ -193,7 +195,8 @@ def test_releasing_waits_for_a_renewal_in_progress(collection: Collection, monke
             time.sleep(0.3)
 
     monkeypatch.setattr(Storage, "update", slowly)
-    with writing(collection, "embed", timedelta(seconds=0.2)):
+    monkeypatch.setattr(lease, "TTL", timedelta(seconds=0.2))
+    with writing(collection, "embed"):
         assert renewing.wait(10)
     assert "lease" not in [thread.name for thread in threading.enumerate()]
 
