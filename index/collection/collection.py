@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -37,6 +37,7 @@ from index.collection.records import (
     ModelRecord,
     OtherFormatError,
     RowFile,
+    RunCounts,
     RunManifest,
     RunSettings,
     RunStart,
@@ -230,7 +231,7 @@ class Collection:
         *,
         facts: Sequence[RowFile] | None = None,
         deletes: Iterable[pa.Array[Any]] = (),
-        counts: Mapping[str, int] | None = None,
+        counts: RunCounts | None = None,
     ) -> RunManifest:
         """Make the rows in these files live, without the ids of `deletes`; `facts` are theirs if they are written.
 
@@ -244,7 +245,7 @@ class Collection:
             if sizes.get(file.path) != file.size:
                 raise DamagedRunError(f"{file.path} is missing or has changed since it was written", file.path)
         manifest = RunManifest(
-            **dict(run), finished_at=datetime.now(UTC), files=listed, facts=facts, counts=dict(counts or {})
+            **dict(run), finished_at=datetime.now(UTC), files=listed, facts=facts, counts=counts or {}
         )
         self.check_lease()
         self.storage.write_atomic(run_path(run.run_id, MANIFEST), manifest.to_bytes())

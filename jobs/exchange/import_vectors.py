@@ -19,7 +19,7 @@ from index.collection.annotations import annotation_logs, belongs_to
 from index.collection.collection import Snapshot
 from index.collection.layout import MANIFEST, run_path
 from index.collection.merged.merge import merge_runs
-from index.collection.records import UNKNOWN_MODEL, ModelRecord, RowFile, RunSettings, RunStart
+from index.collection.records import UNKNOWN_MODEL, ModelRecord, RowFile, RunCounts, RunSettings, RunStart
 from index.collection.rows import EMBEDDING, TEXT, embedding_column
 from index.errors import NotACollectionError
 from index.storage.bucket_address import without_secrets
@@ -128,7 +128,7 @@ class VectorImport:
             source = without_secrets(self.source)
             raise SourceError(f"{source} had {report.listed} rows, but {report.done} were read: it has changed since")
         require_few_rejects(report.reject_reasons, report.unfiltered, self.max_reject_rate, "import it again")
-        counts = {"listed": report.listed, "already_there": 0, "deleted": 0}
+        counts = RunCounts(listed=report.listed, already_there=0, deleted=0)
         counts |= {"embedded": report.embedded, "filtered": 0, "rejected": report.rejected}
         leased.commit_run(run, files, counts=counts)
 
