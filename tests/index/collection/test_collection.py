@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
+import duckdb
 import numpy as np
+import polars
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -24,7 +26,6 @@ from index.errors import CollectionError, DamagedRunError, ModelMismatchError, N
 from index.storage import Storage
 from index.versions.servable import collection_model
 from tests.support.collections.hand_made import DIM, MODEL, add_run, rows, unit_vectors, written_rows
-from tests.support.processes import python
 
 
 def live_ids(collection: Collection) -> list[Any]:
@@ -102,23 +103,15 @@ def test_rows_are_read_as_they_were_written(collection: Collection) -> None:
     assert plain == pa.list_(pa.float32(), DIM)
 
 
-def test_files_are_small_and_readable_by_other_tools(collection: Collection, tmp_path: Path) -> None:
+def test_files_are_small_and_readable_by_other_tools(collection: Collection) -> None:
     vectors = np.random.default_rng(0).normal(size=(256, 512)).astype(np.float32)
     run_id = collection.start_run("here", MODEL.model_copy(update={"dim": 512})).run_id
     file = collection.write_rows(run_id, "block", rows([str(n) for n in range(256)], vectors))
     assert file.size < vectors.nbytes
-    np.save(tmp_path / "vectors.npy", vectors)
-    # In a separate process, because beside all that is loaded here, duckdb crashes the interpreter when it exits.
-    done = python("-c", _OTHER_TOOLS, f"{collection.location}/{file.path}", tmp_path / "vectors.npy")
-    assert done.returncode == 0, done.stderr
-
-
-_OTHER_TOOLS = """
-import sys, duckdb, numpy, polars
-path, expected = sys.argv[1], numpy.load(sys.argv[2])
-for column in (polars.read_parquet(path)["embedding"].to_list(), duckdb.read_parquet(path).fetchnumpy()["embedding"]):
-    numpy.testing.assert_array_equal(numpy.array(list(column), numpy.float32), expected)
-"""
+    path = f"{collection.location}/{file.path}"
+    by_duckdb = duckdb.read_parquet(path).fetchnumpy()["embedding"]
+    for column in (polars.read_parquet(path)["embedding"].to_list(), by_duckdb):
+        np.testing.assert_array_equal(np.array(list(column), np.float32), vectors)
 
 
 _RUN = st.tuples(

@@ -125,13 +125,8 @@ def test_a_run_whose_folder_is_gone_does_not_count(collection: Collection) -> No
     assert [run.run_id for run in collection.runs()] == [run.run_id for run in runs if run is not runs[3]]
 
 
-@pytest.mark.parametrize("where", ["folder", pytest.param("bucket", marks=pytest.mark.long)])
-def test_a_merge_that_is_killed_changes_nothing_or_is_complete(
-    request: pytest.FixtureRequest, tmp_path: Path, where: str
-) -> None:
+def test_a_merge_that_is_killed_changes_nothing_or_is_complete(collection: Collection) -> None:
     """After each of its writes and removals, with a set to merge again, and an older one to remove."""
-    address = str(tmp_path) if where == "folder" else request.getfixturevalue("bucket").address("likeness")
-    collection = Collection.create_or_open(address)
     add_runs(collection, 4)
     merge_runs(collection)
     add_runs(collection, 3, seed=1)
