@@ -55,7 +55,9 @@ def is_unaltered(path: Path, digest: str, *, is_cached: bool = False) -> bool:
     found = path.lstat()
     if is_checked(key := _unaltered_key(path, digest, found, is_cached=is_cached)):
         return True
-    settled = _is_settled(found, is_cached=is_cached)
+    # Only a settled file gets another key from whoever writes to it or replaces it. A link's target may always change.
+    changed = found.st_mtime if is_cached else max(found.st_mtime, found.st_ctime)
+    settled = stat.S_ISREG(found.st_mode) and time.time() - changed >= _SETTLED_S
     unaltered = sha256_of(path) == digest
     if settled and unaltered and key == _unaltered_key(path, digest, path.lstat(), is_cached=is_cached):
         remember_checked([key])  # it was not written to meanwhile
@@ -70,12 +72,6 @@ def remember_written(path: Path, digest: str) -> None:
     found = path.lstat()
     if found.st_mtime_ns < found.st_ctime_ns:
         remember_checked([_unaltered_key(path, digest, found, is_cached=False)])
-
-
-def _is_settled(found: os.stat_result, *, is_cached: bool) -> bool:
-    """Whether anybody who writes to a file, or replaces it, changes its key. A link's target may change at any time."""
-    changed = found.st_mtime if is_cached else max(found.st_mtime, found.st_ctime)
-    return stat.S_ISREG(found.st_mode) and time.time() - changed >= _SETTLED_S
 
 
 def _unaltered_key(path: Path, digest: str, found: os.stat_result, *, is_cached: bool) -> str:

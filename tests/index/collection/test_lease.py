@@ -25,7 +25,7 @@ from index.storage import Storage
 from tests.support.collections.hand_made import add_run, add_version, rows, unit_vectors
 from tests.support.processes import python
 
-SHORT = timedelta(seconds=1.2)
+SHORT = timedelta(seconds=0.6)
 
 
 @pytest.fixture(params=["folder", "bucket"])

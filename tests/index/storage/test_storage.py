@@ -6,7 +6,7 @@ import itertools
 import os
 import pickle
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -34,7 +34,7 @@ from index.storage.picture_reader import PictureReader
 from index.storage.storage import FileInfo, Storage, canonical_address
 from tests.support.collections.hand_made import MODEL, AnyRecord, add_run, rows
 from tests.support.collections.s3_server import FAULTS, Bucket, FaultyProxy
-from tests.support.scripted_server import Reply, scripted
+from tests.support.scripted_server import Reply, ScriptedServer, scripted
 
 
 def test_a_file_is_read_as_it_was_written(tmp_path: Path) -> None:
@@ -428,29 +428,34 @@ def test_an_unreachable_server_is_named_soon(bucket: Bucket, action: str) -> Non
     assert "\n" not in str(error.value)
 
 
-def test_the_environment_sets_the_servers_of_google_and_azure(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both clients use the server and the credentials of the environment."""
+@pytest.fixture
+def clouds(monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedServer]:
+    """A server that the environment names as that of all clouds; it has nothing."""
     with scripted(Reply(status=404, data=b"", headers={"Content-Type": "text/plain"})) as server:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
-        monkeypatch.setenv(
-            "AZURE_STORAGE_CONNECTION_STRING",
-            f"AccountName=shop;AccountKey={base64.b64encode(b'key').decode()};BlobEndpoint={server.url}/shop",
-        )
+        azure = f"AccountName=shop;AccountKey={base64.b64encode(b'key').decode()};BlobEndpoint={server.url}/shop"
+        monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", azure)
         monkeypatch.delenv("AZURE_STORAGE_ACCOUNT", raising=False)
-        for address in ("gs://images/here", "az://images/here"):
-            storage = Storage.open(address)
-            with suppress(CollectionError):  # Azure's client raises for a container without objects
-                assert not storage.exists("file")
-            with pytest.raises(CollectionError, match="images/here/file cannot be written"):
-                storage.write_atomic("file", b"x")
-            before = len(server.requests)
-            with pytest.raises(FetchError, match=r"no such file|cannot be read|a\.jpg"):
-                Fetcher(buckets=PictureReader()).fetch(f"{address}/a.jpg")
-            assert len(server.requests) > before
-    by_method = {(request.path.startswith("/shop/"), request.method) for request in server.requests}
+        yield server
+
+
+def test_the_environment_sets_the_servers_of_google_and_azure(clouds: ScriptedServer) -> None:
+    """Both clients use the server and the credentials of the environment."""
+    for address in ("gs://images/here", "az://images/here"):
+        storage = Storage.open(address)
+        with suppress(CollectionError):  # Azure's client raises for a container without objects
+            assert not storage.exists("file")
+        with pytest.raises(CollectionError, match="images/here/file cannot be written"):
+            storage.write_atomic("file", b"x")
+        before = len(clouds.requests)
+        with pytest.raises(FetchError, match=r"no such file|cannot be read|a\.jpg"):
+            Fetcher(buckets=PictureReader()).fetch(f"{address}/a.jpg")
+        assert len(clouds.requests) > before
+    by_method = {(request.path.startswith("/shop/"), request.method) for request in clouds.requests}
     assert {(False, "GET"), (True, "HEAD")} <= by_method
     assert {azure for azure, method in by_method if method in ("PUT", "POST")} == {False, True}
-    for request in server.requests:
+    for request in clouds.requests:
         assert ("SharedKey shop:" in request.headers.get("authorization", "")) == request.path.startswith("/shop/")
 
 
@@ -462,25 +467,17 @@ def test_the_environment_sets_the_servers_of_google_and_azure(monkeypatch: pytes
         ("az://shop@images/here", "ContainerNotFound"),
     ],
 )
-def test_a_bucket_is_missing_only_if_the_store_says_so(
-    monkeypatch: pytest.MonkeyPatch, address: str, code: str
-) -> None:
+def test_a_bucket_is_missing_only_if_the_store_says_so(clouds: ScriptedServer, address: str, code: str) -> None:
     """A proxy or a service for tokens may answer 404 too."""
     answer = f"<Error><Code>{code}</Code><Message>There is no such bucket</Message></Error>".encode()
-    with scripted() as server:
-        monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
-        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
-        key = base64.b64encode(b"key").decode()
-        connection = f"AccountName=shop;AccountKey={key};BlobEndpoint={server.url}/shop"
-        monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", connection)
-        storage = Storage.open(address)
-        server.routes["*"] = Reply(status=404, data=answer)
-        assert not storage.exists()
-        assert storage.list() == list(storage.walk()) == []
-        server.routes["*"] = Reply(status=404, data=b"<html>no such page</html>")
-        for action in (storage.exists, storage.list, lambda: list(storage.walk())):
-            with pytest.raises(UnreachableError, match=r"images/here cannot be read \(.* 404 Not Found"):
-                action()
+    storage = Storage.open(address)
+    clouds.routes["*"] = Reply(status=404, data=answer)
+    assert not storage.exists()
+    assert storage.list() == list(storage.walk()) == []
+    clouds.routes["*"] = Reply(status=404, data=b"<html>no such page</html>")
+    for action in (storage.exists, storage.list, lambda: list(storage.walk())):
+        with pytest.raises(UnreachableError, match=r"images/here cannot be read \(.* 404 Not Found"):
+            action()
 
 
 def test_a_folder_with_a_name_that_is_not_text_is_no_collection(tmp_path: Path) -> None:
@@ -490,13 +487,12 @@ def test_a_folder_with_a_name_that_is_not_text_is_no_collection(tmp_path: Path) 
             opened(str(tmp_path))
 
 
-def test_a_tar_that_is_refused_is_one_whatever_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    with scripted(Reply(status=403)) as server:
-        monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
-        for name in ("0001.tar", "0416.tar"):  # like 416, the status if a file is shorter than expected
-            with pytest.raises(FetchError) as refused:
-                Fetcher(buckets=PictureReader()).fetch(f"s3://anonymous@images/{name}#bytes=0-99")
-            assert refused.value.reason == "permission_denied", name
+def test_a_tar_that_is_refused_is_one_whatever_its_name(clouds: ScriptedServer) -> None:
+    clouds.routes["*"] = Reply(status=403)
+    for name in ("0001.tar", "0416.tar"):  # like 416, the status if a file is shorter than expected
+        with pytest.raises(FetchError) as refused:
+            Fetcher(buckets=PictureReader()).fetch(f"s3://anonymous@images/{name}#bytes=0-99")
+        assert refused.value.reason == "permission_denied", name
 
 
 @pytest.mark.parametrize("call", ["head", "get", "get_range"])
