@@ -150,10 +150,10 @@ class Collection:
         if self.lease:
             self.lease.check()
 
-    def check_lease_if_overdue(self) -> None:
-        """`check_lease` between commits: cheap, because it reads the storage only if a renewal is overdue."""
+    def raise_if_lease_lost(self) -> None:
+        """Between commits, so that a job that lost its lease stops soon; see `Lease.raise_if_lost`."""
         if self.lease:
-            self.lease.check_if_overdue()
+            self.lease.raise_if_lost()
 
     # Runs
 

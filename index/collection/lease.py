@@ -52,7 +52,6 @@ class Lease:
 
     def __init__(self, storage: Storage, record: LeaseRecord) -> None:
         self.storage, self.record = storage, record
-        self._renewed = record.since
         self._lost: LeaseLostError | None = None
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._renew_regularly, name="lease", daemon=True)
@@ -96,7 +95,6 @@ class Lease:
 
     def check(self) -> None:
         """Renew the lease, even an expired one; required before each commit. LeaseLostError if another job has it."""
-        requested_at = datetime.now(UTC)
 
         def renew(content: bytes) -> bytes:
             owner = _read(content)
@@ -110,15 +108,11 @@ class Lease:
             return owner.model_copy(update={"expires_at": datetime.now(UTC) + TTL}).to_bytes()
 
         self.storage.update(LEASE, renew)
-        self._renewed = requested_at
 
-    def check_if_overdue(self) -> None:
-        """`check` if the regular renewal is overdue, such as after a freeze. Otherwise it makes no request."""
+    def raise_if_lost(self) -> None:
+        """LeaseLostError if a renewal has found that another job has the lease; makes no request."""
         if self._lost:
             raise self._lost
-        # The clock may have been set back.
-        if not timedelta(0) <= datetime.now(UTC) - self._renewed <= TTL / 4:
-            self.check()
 
     def release(self) -> None:
         """End the lease, unless it was lost."""

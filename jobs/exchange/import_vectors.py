@@ -113,7 +113,7 @@ class VectorImport:
             with _discard_on_error(leased, run.run_id):
                 for block in self._blocks(ids, model.dim):
                     files.append(write_block(leased, run.run_id, 1, block))
-                    leased.check_lease_if_overdue()
+                    leased.raise_if_lease_lost()
                     reasons.update(map(str, block["error_reason"].drop_null().to_pylist()))
                     report.rejected = reasons.total()
                     report.embedded += block["error_reason"].null_count
