@@ -205,15 +205,6 @@ def test_invalid_rows_are_not_written(collection: Collection) -> None:
     assert collection.row_files(start.run_id) == []
 
 
-def test_files_that_no_manifest_names_are_not_read(collection: Collection) -> None:
-    run = add_run(collection, rows(["a"]))
-    folder = Path(collection.location) / "runs" / run.run_id
-    pq.write_table(rows(["stranger"]), folder / "rows" / "stranger.parquet")
-    (folder / "rows" / "junk.parquet").write_bytes(b"not parquet")
-    pq.write_table(pa.table({"image_id": ["a"]}), folder / "deletes.parquet")
-    assert live_ids(collection) == ["a"]
-
-
 def test_a_file_of_another_user_is_not_called_damaged(collection: Collection, monkeypatch: pytest.MonkeyPatch) -> None:
     run = add_run(collection, rows(["a"]))
     denied = Mock(side_effect=PermissionError(errno.EACCES, "Permission denied"))
