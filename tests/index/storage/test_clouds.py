@@ -119,27 +119,32 @@ def test_credentials_of_a_role_are_renewed_before_they_expire() -> None:
     assert provider()["expires_at"] <= datetime.now(UTC) + timedelta(minutes=10)
 
 
+SIGNED = "BlobEndpoint=https://shop.blob.{}/;SharedAccessSignature=sv=2024&sig=abc%3D"
+EMULATED = "BlobEndpoint=http://127.0.0.1:10000/devstore;AccountKey=a2V5"
+
+
 @pytest.mark.parametrize(
-    ("endpoint", "suffix"),
-    [("https://shop.blob.core.windows.net/", "core.windows.net"), ("https://shop.blob.x.test", "x.test")],
+    ("address", "environment", "account", "endpoint"),
+    [
+        ("az://shop@images/here", {}, "shop", None),
+        ("az://images/here", {"ACCOUNT": "shop"}, "shop", None),
+        ("az://images/here", {"CONNECTION_STRING": SIGNED.format("x.test")}, "shop", "https://shop.blob.x.test"),
+        ("az://images/here", {"CONNECTION_STRING": EMULATED}, "devstore", "http://127.0.0.1:10000/devstore"),
+    ],
+    ids=["address", "environment", "server of a signature", "path of an emulator"],
 )
-def test_with_a_signature_the_account_is_taken_from_the_server_name(
-    machine: pytest.MonkeyPatch, endpoint: str, suffix: str
+def test_the_account_of_azure(
+    machine: pytest.MonkeyPatch, address: str, environment: dict[str, str], account: str, endpoint: str | None
 ) -> None:
-    machine.setenv(
-        "AZURE_STORAGE_CONNECTION_STRING", f"BlobEndpoint={endpoint};SharedAccessSignature=sv=2024&sig=abc%3D"
-    )
-    bucket, prefix = Bucket.of("az://images/here")
-    assert (bucket.user, bucket.name, prefix) == ("shop", "images", "here")
+    with pytest.raises(CollectionError, match="set AZURE_STORAGE_ACCOUNT"):
+        Storage.open("az://images/here")
+    for name, value in environment.items():
+        machine.setenv(f"AZURE_STORAGE_{name}", value)
+    bucket, prefix = Bucket.of(address)
+    assert (bucket.user, bucket.name, prefix) == (account, "images", "here")
     store = object_store(bucket)
     assert isinstance(store, AzureStore)
-    assert store.config["account_name"] == "shop"
-    assert store.config["endpoint"] == f"https://shop.blob.{suffix}"
-
-
-def test_the_account_of_an_emulator_is_taken_from_its_path(machine: pytest.MonkeyPatch) -> None:
-    machine.setenv("AZURE_STORAGE_CONNECTION_STRING", "BlobEndpoint=http://127.0.0.1:10000/devstore;AccountKey=a2V5")
-    assert Bucket.of("az://images/here")[0].user == "devstore"
+    assert (store.config["account_name"], store.config.get("endpoint")) == (account, endpoint)
 
 
 @pytest.mark.parametrize(("size", "part"), [(1 << 30, 8 << 20), (100 << 30, (100 << 30) // 10_000 + 1)])

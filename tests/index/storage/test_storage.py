@@ -107,6 +107,8 @@ def test_locations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert pickle.loads(pickle.dumps(secret)).bucket == secret.bucket  # a worker needs what the address holds
     assert not secret.is_local
     assert Storage.open("s3://bucket/set#2/a?region=eu-west-1").root == "bucket/set#2/a"
+    azure = Storage.open("az://account@container/prefix")
+    assert (azure.root, azure.location) == ("container/prefix", "az://account@container/prefix")
     with pytest.raises(CollectionError, match=r"expected a folder or a file:// s3:// gs:// az:// address"):
         Storage.open("ftp://host/folder")
     with pytest.raises(CollectionError, match=r"^file://pictures/a: expected an absolute path after file://"):
@@ -163,17 +165,6 @@ def test_no_message_about_a_location_has_its_password(bucket: Bucket) -> None:
     Storage.open(with_key).write_atomic("mine.txt", b"mine")
     for opened in (Collection.open, Collection.create_or_open):
         refused(opened, with_key)
-
-
-def test_azure_takes_the_account_from_the_address_or_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("AZURE_STORAGE_ACCOUNT", raising=False)
-    with pytest.raises(CollectionError, match="set AZURE_STORAGE_ACCOUNT"):
-        Storage.open("az://container/prefix")
-    named = Storage.open("az://account@container/prefix")
-    assert named.root == "container/prefix"
-    assert named.location == "az://account@container/prefix"
-    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT", "account")
-    assert Storage.open("az://container/prefix").bucket == named.bucket
 
 
 def test_a_record_refuses_altered_content() -> None:
