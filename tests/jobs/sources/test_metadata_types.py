@@ -127,7 +127,7 @@ def test_every_value_that_an_answer_shows_finds_its_image_again(searcher: Search
     def rows(test: Compare, value: Any) -> list[int]:
         return [row for row, each in enumerate(values) if any(test(element, value) for element in elements(each))]
 
-    for row in (0, 3, 6):
+    for row in (0, 6):
         for value, operand in zip(elements(values[row]), elements(shown[row]), strict=True):
             equal = rows(operator.eq, value)
             assert row in equal

@@ -64,6 +64,12 @@ class WebList:
         lines = [",".join([f"{self.server.url}/{path}", *map(str, more)]) for path, *more in rows]
         self.nights.pictures.write_text("\n".join([",".join(["url", *metadata]), *lines]))
 
+    def begin(self, count: int) -> None:
+        """The first night, with pictures that have ETags."""
+        self.server.routes |= {f"/{seed}": honest(seed, f'"{seed}"') for seed in range(count)}
+        self.write(*map(str, range(count)))
+        self.night()
+
     def night(self, days: float = 1, **fields: Any) -> Report:
         """The next night; `asked` then has the paths of its requests."""
         self.server.requests.clear()
@@ -141,9 +147,7 @@ def test_a_second_night_looks_again(web: WebList) -> None:
 
 
 def test_a_gone_picture_is_deleted_after_it_was_gone_often_enough_and_may_come_back(web: WebList) -> None:
-    web.server.routes |= {f"/{seed}": honest(seed, f'"{seed}"') for seed in range(5)}
-    web.write(*map(str, range(5)))
-    web.night()
+    web.begin(5)
     web.server.routes["/4"] = Reply(status=404)
     web.night(gone_after=2)
     assert web.rows()["4"] == 4
@@ -166,9 +170,7 @@ def test_a_failing_or_dead_address_that_was_never_there_stays_a_reject(web: WebL
 
 
 def test_too_many_gone_pictures_change_nothing(web: WebList) -> None:
-    web.server.routes |= {f"/{seed}": honest(seed) for seed in range(10)}
-    web.write(*map(str, range(10)))
-    web.night()
+    web.begin(10)
     for seed in (2, 3, 4):
         del web.server.routes[f"/{seed}"]
     web.night()
@@ -180,23 +182,6 @@ def test_too_many_gone_pictures_change_nothing(web: WebList) -> None:
     assert web.rows()["3"] == 3
     assert web.night(max_missing=0.3).counts.deleted == 3
     assert web.rows() == {str(seed): seed for seed in (0, 1, 5, 6, 7, 8, 9)}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("refresh", "visits"), [("never", 0), ("2d", 2)])
-def test_an_address_is_visited_once_in_a_period(web: WebList, refresh: str, visits: int) -> None:
-    web.server.routes |= {f"/{seed}": honest(seed, f'"{seed}"') for seed in range(5)}
-    web.write(*map(str, range(5)))
-    web.night()
-    asked = []
-    for _ in range(4):
-        report = web.night(refresh=refresh)
-        asked += web.asked
-        counts = report.addresses
-        known = 0 if refresh == "never" else 5
-        assert (counts.due, counts.unchanged, counts.due + counts.later) == (len(web.asked), len(web.asked), known)
-        assert report.runs == []
-    assert {asked.count(str(seed)) for seed in range(5)} == {visits}
 
 
 def test_other_metadata_every_night_does_not_put_off_a_check(web: WebList) -> None:
@@ -245,9 +230,7 @@ def test_a_dry_run_asks_nothing_and_verify_hash_reads_everything(web: WebList) -
 
 
 def test_a_host_that_does_not_answer_is_left_alone_until_the_next_job(web: WebList) -> None:
-    web.server.routes |= {f"/{seed}": honest(seed, f'"{seed}"') for seed in range(20)}
-    web.write(*map(str, range(20)))
-    web.night()
+    web.begin(20)
     routes = dict(web.server.routes)
     web.server.routes |= dict.fromkeys(routes, Reply(hang_up=True))
     report = web.night(per_host=2)
@@ -265,9 +248,7 @@ def test_a_host_that_does_not_answer_is_left_alone_until_the_next_job(web: WebLi
 
 
 def test_a_job_that_is_killed_goes_on_with_the_next_address(web: WebList) -> None:
-    web.server.routes |= {f"/{seed}": honest(seed, f'"{seed}"') for seed in range(20)}
-    web.write(*map(str, range(20)))
-    web.night()
+    web.begin(20)
     web.server.routes["/0"] = honest(25, '"25"')
     with patch("jobs.addresses.record_checks._CHECKS_PER_FILE", 5):
         checks = iter(range(20))
@@ -283,9 +264,7 @@ def test_a_job_that_is_killed_goes_on_with_the_next_address(web: WebList) -> Non
 
 
 def test_a_host_that_asks_for_fewer_requests_gets_none(web: WebList) -> None:
-    web.server.routes |= {f"/{seed}": honest(seed, f'"{seed}"') for seed in range(20)}
-    web.write(*map(str, range(20)))
-    web.night()
+    web.begin(20)
     web.server.routes["*"] = Reply(status=429, headers={"Retry-After": "3600"})
     routes, web.server.routes = web.server.routes, {"*": web.server.routes["*"]}
     assert (web.night(per_host=1).addresses.failed, len(web.asked)) == (1, 1)
