@@ -8,7 +8,7 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
@@ -139,16 +139,17 @@ def _start_ray(started: ExitStack, resources: Resources, memory: int, console: C
 
     with console.status("starting Ray: about ten seconds, or minutes on a busy machine"):
         started.enter_context(ray_cluster(resources.address, verbose=verbose))
-    actor: dict[str, Any] = {
-        "num_cpus": resources.cpus_per_actor or 1,
-        "accelerator_type": resources.accelerator_type,
-        "resources": resources.actor_resources,
-        "memory": memory,
-    }
-    make_pool = partial(Pool.for_cluster, resources.actors, resources.num_gpus, **actor)
+    smallest = Pool(
+        actors=resources.actors or (1, 1),
+        num_cpus=resources.cpus_per_actor or 1,
+        num_gpus=resources.num_gpus or 0,
+        accelerator_type=resources.accelerator_type,
+        resources=resources.actor_resources,
+        memory=memory,
+    )
+    make_pool = partial(smallest.for_cluster, resources.actors, resources.num_gpus)
     if resources.address is None:
         return make_pool()
-    smallest = Pool(actors=resources.actors or (1, 1), num_gpus=resources.num_gpus or 0, **actor)
     return wait_for_pool(make_pool, smallest.demand, resources.wait_for_nodes, console)
 
 

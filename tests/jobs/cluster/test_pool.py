@@ -35,6 +35,10 @@ def node(cpus: float = 8, gib: float = 32, **own: float) -> dict[str, Any]:
     return {"Alive": True, "Resources": {"CPU": cpus, "memory": gib * GIB, **own}}
 
 
+def sized(actors: tuple[int, int] | None = None, num_gpus: float | None = None, **actor: Any) -> Pool:
+    return Pool(**actor).for_cluster(actors, num_gpus)
+
+
 GPUS = [node(), node(8, GPU=4), node(8, GPU=2)]
 
 
@@ -62,7 +66,7 @@ def test_actors_are_as_many_as_the_nodes_have_room_for(
     nodes: list[dict[str, Any]], there: list[dict[str, Any]], options: dict[str, Any], expected: tuple[int, int]
 ) -> None:
     nodes += there
-    assert Pool.for_cluster(**{"actors": None, "num_gpus": None, **options}).actors == expected
+    assert sized(**options).actors == expected
 
 
 def test_what_an_actor_reserves() -> None:
@@ -73,10 +77,10 @@ def test_what_an_actor_reserves() -> None:
 
 def test_another_device_needs_no_gpu_and_a_label_of_nodes_with_gpus_does(nodes: list[dict[str, Any]]) -> None:
     nodes += [node(8, GPU=2, fast=1), node(8, npu=3)]
-    assert (Pool.for_cluster(None, None).num_gpus, Pool.for_cluster(None, None).actors) == (1, (2, 2))
-    pool = Pool.for_cluster(None, None, resources={"npu": 1})
+    assert (sized().num_gpus, sized().actors) == (1, (2, 2))
+    pool = sized(resources={"npu": 1})
     assert (pool.num_gpus, pool.actors) == (0, (3, 3))
-    assert Pool.for_cluster(None, None, resources={"fast": 0.1}).num_gpus == 1
+    assert sized(resources={"fast": 0.1}).num_gpus == 1
 
 
 def test_a_job_that_has_to_wait_for_others_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,7 +123,7 @@ def test_what_no_node_can_hold_is_refused(
 ) -> None:
     nodes += there
     with pytest.raises(JobError, match=message):
-        Pool.for_cluster(**{"actors": None, "num_gpus": None, **options})
+        sized(**options)
 
 
 def test_the_four_packages_and_the_demo_model_are_shipped() -> None:
