@@ -25,7 +25,7 @@ from api.observe.log import RequestRecord
 from api.observe.metrics import Metrics
 from api.search.collections import Collections
 from api.settings import RequestLimits
-from jobs.embedding import worker_metrics
+from jobs.embedding import on_ray
 from jobs.schedule.history import HistoryEntry
 from jobs.schedule.metrics_file import write_metrics
 from tests.support.collections.small_collection import PLAIN, fake_service, make_collection
@@ -98,9 +98,9 @@ def job_metrics(folder: Path) -> dict[str, set[str]]:
 
 
 def running_job_metrics() -> dict[str, set[str]]:
-    """The metrics declared in `jobs.embedding.worker_metrics`, with the names that Ray gives them."""
+    """The metrics declared in `jobs.embedding.on_ray`, with the names that Ray gives them."""
     metrics = {}
-    for call in ast.walk(ast.parse(inspect.getsource(worker_metrics))):
+    for call in ast.walk(ast.parse(inspect.getsource(on_ray))):
         if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id in ("Counter", "Gauge"):
             name = ast.literal_eval(call.args[0])
             tags = next((ast.literal_eval(each.value) for each in call.keywords if each.arg == "tag_keys"), ())
