@@ -26,12 +26,7 @@ _QUALITY = "jobs.annotation.predictors.quality:Quality"
 
 
 def recipe_of(
-    spec: AnnotationSpec,
-    collection: Collection,
-    model: ModelRecord,
-    resources: Resources,
-    *,
-    embedder: str | None = None,
+    spec: AnnotationSpec, collection: Collection, model: ModelRecord, resources: Resources, embedder: str | None
 ) -> Recipe:
     """The recipe for an annotation of a collection with this model; `embedder` names the user's own class, if any.
 

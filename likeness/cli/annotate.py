@@ -1,6 +1,5 @@
 """The commands `annotate`, `match` and `columns`. `app` registers them."""
 
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -126,7 +125,6 @@ def _annotate(collection: str, options: dict[str, Any], flags: dict[str, str], *
     """Bring the annotation that the options describe up to date, and the index too unless it is not to `publish` it."""
     from index.collection import writing
     from jobs.annotation.annotate import Annotate
-    from jobs.annotation.recipes import recipe_of
     from jobs.spec import AnnotationSpec, Resources
 
     spec = model_of(AnnotationSpec, options, flags)
@@ -134,7 +132,7 @@ def _annotate(collection: str, options: dict[str, Any], flags: dict[str, str], *
         collection=open_collection(collection),
         console=console,
         resources=model_of(Resources, options),
-        recipe=partial(recipe_of, embedder=options.get("embedder")),
+        embedder=options.get("embedder"),
         max_reject_rate=options["max_reject_rate"],
     )
     with writing(job.collection, "annotate") as job.collection:

@@ -22,7 +22,7 @@ from index.versions.promotion import promote, rollback
 from jobs.annotation.computed import ComputedColumns
 from jobs.annotation.publish import drop, publish
 from jobs.errors import UsageError
-from tests.support.collections.hand_made import add_run, add_version, hashed, metadata_of, rows, unit_vectors
+from tests.support.collections.hand_made import add_run, hashed, indexed, metadata_of, rows, unit_vectors
 from tests.support.collections.storage_steps import KilledError, at, expire, is_number, kill
 
 IDS = [f"é{number}.jpg" for number in range(30)]
@@ -35,9 +35,7 @@ def table(ids: Sequence[str], *, content: str = "a") -> pa.Table:
 
 @pytest.fixture(scope="module")
 def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    collection = Collection.create_or_open(str(tmp_path_factory.mktemp("template")))
-    add_version(collection, table(IDS), settings=IndexSettings(segment_rows=20))
-    return Path(collection.location)
+    return indexed(tmp_path_factory.mktemp("template"), table(IDS), settings=IndexSettings(segment_rows=20))
 
 
 def put(

@@ -11,7 +11,7 @@ from safetensors.numpy import save_file
 from safetensors.torch import save_file as save_torch_file
 
 from index.collection import Collection
-from tests.support.collections.hand_made import DIM, add_run, add_version, metadata_of, rows, unit_vectors
+from tests.support.collections.hand_made import DIM, indexed, metadata_of, rows, unit_vectors
 from tests.support.command_line import Run
 from tests.support.pictures.onnx_graph import one_layer
 
@@ -22,9 +22,7 @@ WEIGHT, BIAS = 3 * unit_vectors(3, seed=4), np.array([0.5, -0.5, 0], np.float32)
 
 @pytest.fixture(scope="module")
 def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    collection = Collection.create_or_open(str(tmp_path_factory.mktemp("template")))
-    add_version(collection, rows(IDS, VECTORS))
-    return Path(collection.location)
+    return indexed(tmp_path_factory.mktemp("template"), rows(IDS, VECTORS))
 
 
 def column(collection: Collection, name: str) -> list[Any]:
@@ -158,11 +156,3 @@ def test_a_single_output_takes_no_label_and_may_not_overflow(
     done = run(*command)
     assert (done.code, not recwarn.list) == (1, True)
     assert "the head's outputs are not all finite" in done.err
-
-
-def test_new_images_get_the_column(collection: Collection, run: Run, tmp_path: Path) -> None:
-    save_file({"weight": WEIGHT[:1]}, tmp_path / "h.safetensors")
-    command = "annotate", collection.location, "--name", "points", "--head", tmp_path / "h.safetensors"
-    run(*command)
-    add_run(collection, rows(["new.jpg"], unit_vectors(1)))
-    assert "1 of 31 images annotated, 30 were up to date" in run(*command).out

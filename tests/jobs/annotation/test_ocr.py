@@ -1,8 +1,6 @@
 """`likeness annotate --ocr`: the lines of text in pictures, with boxes and confidences."""
 
 import os
-import random
-import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -21,8 +19,7 @@ from index.collection import Collection
 from index.collection.annotations import annotation_log
 from tests.support.collections.hand_made import add_files, metadata_of, written_rows
 from tests.support.command_line import Run
-from tests.support.nights.progress import await_random_moment
-from tests.support.paths import ROOT
+from tests.support.nights.progress import kill_ten_times
 from tests.support.pictures.sample_images import encode
 
 _ANY_REJECTS = ("--max-reject-rate", 1)
@@ -156,15 +153,9 @@ def test_a_job_killed_ten_times_reads_every_picture_once(collection: Collection,
     files = {f"{number:03}.png": encode(picture, "png") for number, picture in enumerate(pictures)}
     add_files(collection, tmp_path, files)
     options: list[Any] = ["--name", "w", "--ocr", "--block-size", 4, "--on", "local"]
-    command = list(map(str, [sys.executable, "-m", "likeness", "annotate", collection.location, *options]))
-    log, moments = annotation_log(collection, "w"), random.Random(4)
-    blocks = Path(collection.location) / "annotations" / "w" / "runs"
-    for _ in range(10):
-        job = subprocess.Popen(command, stdout=subprocess.DEVNULL, cwd=ROOT, env={**os.environ})
-        await_random_moment(job, lambda: len(list(blocks.rglob("*.parquet"))), moments)
-        job.kill()
-        job.wait()
-    subprocess.run(command, stdout=subprocess.DEVNULL, cwd=ROOT, check=True)
+    command = [sys.executable, "-m", "likeness", "annotate", collection.location, *options]
+    log, blocks = annotation_log(collection, "w"), Path(collection.location) / "annotations" / "w" / "runs"
+    kill_ten_times(command, lambda: len(list(blocks.rglob("*.parquet"))))
     [run] = log.runs()
     written = written_rows(log, run, log.files_of(run)).read(["image_id", "w"]).to_pylist()
     assert sorted(row["image_id"] for row in written) == sorted(files)

@@ -21,7 +21,7 @@ from index.collection.records import IndexSettings
 from jobs.curation.select import Select
 from jobs.curation.spec import SelectSpec
 from jobs.duplicates.preference import PREFERRED_FIRST, preference
-from tests.support.collections.hand_made import add_run, add_version, hashed, metadata_of, rows, unit_vectors
+from tests.support.collections.hand_made import add_run, hashed, indexed, metadata_of, rows, unit_vectors
 from tests.support.collections.storage_steps import KilledError, at, expire, is_number, kill
 
 Run = Callable[..., Any]
@@ -46,9 +46,7 @@ def table(first: int = 0, stop: int = COUNT, *, content: str = "a", size: int | 
 
 @pytest.fixture(scope="module")
 def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    collection = Collection.create_or_open(str(tmp_path_factory.mktemp("template")))
-    add_version(collection, table(), settings=IndexSettings(segment_rows=35))
-    return Path(collection.location)
+    return indexed(tmp_path_factory.mktemp("template"), table(), settings=IndexSettings(segment_rows=35))
 
 
 def column(collection: Collection, name: str) -> dict[str, Any]:
