@@ -68,22 +68,18 @@ class Labels:
 
     def __call__(self, batch: Batch) -> Columns:
         scores = batch["embedding"] @ self.texts.T
-        best, top, second = best_two(scores)
+        columns, top = best_label(self.labels, scores, 4), scores.max(axis=1)
         if len(self.labels) == 1:
-            second = np.full_like(top, self.cut)
-        names = np.array([*self.labels, NO_LABEL], object)
-        return {
-            "": names[np.where(top < self.cut, len(self.labels), best)],
-            "score": np.round(top.astype(np.float64), 4),
-            "margin": np.round((top - second).astype(np.float64), 4),
-        }
+            columns["margin"] = np.round(top.astype(np.float64) - self.cut, 4)
+        return {**columns, "": np.where(top < self.cut, NO_LABEL, columns[""])}
 
 
-def best_two(scores: npt.NDArray[Any]) -> tuple[npt.NDArray[np.intp], npt.NDArray[Any], npt.NDArray[Any]]:
-    """For `(n, labels)` scores the position of the best label, its score, and the second best, each `(n,)`; the second
-    of a single label is minus infinity.
+def best_label(labels: Sequence[str], scores: npt.NDArray[Any], digits: int) -> dict[str, npt.NDArray[Any]]:
+    """The columns for `(n, labels)` scores, rounded to some digits: the label with the best, its `score`, and its lead
+    over the next as `margin`, which is infinite for a single label.
     """
     rows, best = np.arange(len(scores)), scores.argmax(axis=1)
-    others = scores.copy()
+    top, others = scores[rows, best].astype(np.float64), scores.copy()
     others[rows, best] = -np.inf
-    return best, scores[rows, best], others.max(axis=1)
+    margin = np.round(top - others.max(axis=1), digits)
+    return {"": np.array(labels, object)[best], "score": np.round(top, digits), "margin": margin}

@@ -35,7 +35,8 @@ def embed_queries(
     searches. The model is loaded only for new queries. Without `live` rows, ids may have yet to come.
     """
     known = _remembered(annotation_log(collection, SEARCHES))
-    stored = stored_vectors(live, [each.image_id for each in searches if each.image_id]) if live else {}
+    ids = [each.image_id for each in searches if each.image_id and query_key(each, model) not in known]
+    stored = stored_vectors(live, ids) if live and ids else {}
     vectors, broken = dict[str, Vectors](), dict[str, str]()
     for search in searches:
         try:
@@ -81,13 +82,16 @@ def _remembered(log: Collection) -> dict[str, Vectors]:
 def _embed(search: SearchSpec, embedder: Embedder) -> Vectors:
     try:
         if search.text:
-            return embedder.embed_texts([search.text])[0]
-        pixels = decode_image(_read(search), embedder.crop, limits=ACCEPTED_LIMITS).pixels
+            vectors = embedder.embed_texts([search.text])
+        else:
+            picture = decode_image(_read(search), embedder.crop, limits=ACCEPTED_LIMITS)
+            vectors = embedder.embed_images(picture.pixels[np.newaxis])
     except UnsupportedInputError as error:
         raise UsageError(f"the search {search.name!r} is by words: {error}; show a picture instead") from error
     except ImageError as error:
         raise UsageError(f"the picture of the search {search.name!r}, {search.image}: {error}") from error
-    return embedder.embed_images(pixels[np.newaxis])[0]
+    vector: Vectors = vectors[0]
+    return vector
 
 
 def _read(search: SearchSpec) -> bytes:

@@ -43,8 +43,7 @@ def check_searches(
     """
     live = [collection.snapshot().live.catalog.schema_of()] if collection.runs() else []
     exif = pa.schema(list(map(pa.field, EXIF_TYPES, EXIF_TYPES.values()))) if spec.exif else pa.schema([])
-    annotations = (each.schema_of(each.metadata) for each in _other_annotations(collection))
-    schema = _filterable(listing, exif, *live, *annotations)
+    schema = _filterable(_other_annotations(collection), listing, exif, *live)
     _, broken = embed_queries(spec.searches, collection, None, model, load)
     for search in spec.searches:
         unknown = [name for name in named_columns(search.filter) if name not in schema.names]
@@ -61,7 +60,7 @@ def broken_filters(
     """Why filters cannot judge the `live` rows, by the names of their searches. Annotations that are `stale`, each with
     what to do, have no values for new images, which a filter would miss for ever.
     """
-    schema = _filterable(live.schema, *(each.schema_of(each.metadata) for each in _other_annotations(collection)))
+    schema = _filterable(_other_annotations(collection), live.schema)
     broken = dict[str, str]()
     for search in searches:
         needs = [
@@ -112,7 +111,7 @@ def searches_recipe(
 
     def make() -> Searches:
         others = _other_annotations(collection)
-        schema = _filterable(live.schema, *(each.schema_of(each.metadata) for each in others))
+        schema = _filterable(others, live.schema)
         filters = {number: Filter.parse(each.filter, schema) for number, each in enumerate(searches) if each.filter}
         queries = np.stack([vectors[key] for key in keys])
         cuts = np.array([least_score(each.min_score) for each in searches], np.float32)
@@ -209,9 +208,10 @@ def _other_annotations(collection: Collection) -> list[LiveRows]:
     return rows_with_values(each for each in list_annotations(collection) if each.name != SEARCHES)
 
 
-def _filterable(*schemas: pa.Schema) -> pa.Schema:
+def _filterable(annotations: Sequence[LiveRows], *schemas: pa.Schema) -> pa.Schema:
     """The columns that filters can name."""
-    fields = {field.name: field for schema in (row_schema(0), *schemas) for field in schema}
+    columns = (row_schema(0), *schemas, *(each.schema_of(each.metadata) for each in annotations))
+    fields = {field.name: field for schema in columns for field in schema}
     return filterable(pa.schema(fields.values()))
 
 

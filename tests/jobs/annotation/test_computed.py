@@ -15,6 +15,7 @@ from rich.console import Console
 from index.builder.build_index import build_index
 from index.collection import Collection, writing
 from index.collection.annotations import annotation_log
+from index.collection.merged.sets import MergedRun
 from index.collection.records import IndexSettings
 from index.errors import EmptyCollectionError
 from index.search import Searcher
@@ -159,12 +160,13 @@ def test_what_is_copied_from_the_last_version_is_what_all_runs_say(collection: C
 
 
 def test_many_runs_are_merged(collection: Collection) -> None:
-    for number in range(12):
+    for number in range(4):
         put(collection, {IDS[number]: number, IDS[number + 1]: number})
-    assert picks(collection) == {IDS[11]: 11, IDS[12]: 11}
+    assert [isinstance(run, MergedRun) for run in annotation_log(collection, "pick").runs()] == [True] * 4
+    assert picks(collection) == {IDS[3]: 3, IDS[4]: 3}
 
 
-@pytest.mark.parametrize("number", range(1, 9))
+@pytest.mark.parametrize("number", [1, 4, 7, *(pytest.param(step, marks=pytest.mark.long) for step in (2, 3, 5, 6, 8))])
 def test_a_kill_leaves_all_values_or_none(collection: Collection, number: int) -> None:
     before, after = {IDS[0]: 1, IDS[1]: 2}, {IDS[1]: 1, IDS[2]: 2}
     put(collection, before)

@@ -189,19 +189,15 @@ class TestOnCluster:
         assert build_index(collection, SETTINGS).version == "000003"
         assert [name[:6] for name in segment_folders(collection)] == ["000001"] * 2 + ["000002"] + ["000003"] * 4
 
-    def test_files_that_cannot_be_removed_do_not_fail_the_build(
+    def test_a_segment_whose_workers_keep_dying_is_given_up(
         self, collection: Collection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        """Although the files of its attempts cannot be removed."""
+
         def refuse(storage: Storage, path: str) -> None:
             raise CollectionError(f"{path} cannot be read")
 
         monkeypatch.setattr(Storage, "delete", refuse)
-        (job, *_) = jobs_of(collection)
-        (record,) = on_cluster([after(job, die, tmp_path / "notes")])
-        assert record
-        assert record.name == "000001-00-1"
-
-    def test_a_segment_whose_workers_keep_dying_is_given_up(self, collection: Collection, tmp_path: Path) -> None:
         (job, *_) = jobs_of(collection)
         deadly = after(job, die, tmp_path / "notes", ATTEMPTS)
         with pytest.raises(JobError, match=r"000001-00 of 625 rows .*: its worker was lost 3 times .* --segment-rows$"):
@@ -268,15 +264,13 @@ def test_merges_run_in_this_process_whatever_the_address(collection: Collection)
     assert [segment.ntotal for segment in manifest.segments] == [ROW_COUNT]
 
 
-@pytest.mark.parametrize(("replaced", "most"), [(0, 2), (1, 10)])
-def test_a_pickled_job_has_few_bytes_per_row(tmp_path: Path, replaced: int, most: int) -> None:
+def test_a_pickled_job_has_few_bytes_per_row(tmp_path: Path) -> None:
     collection = Collection.create_or_open(str(tmp_path))
     block = 256  # the default of `likeness embed`; smaller files would take more bytes per row
     ids = [[f"{part:03d}-{number:03d}" for number in range(block)] for part in range(40)]
     add_run(collection, *(rows(part) for part in ids))
-    if replaced:
-        add_run(collection, rows([image_id for part in ids for image_id in part[:replaced]]))
+    add_run(collection, rows([part[0] for part in ids]))
     (job,) = jobs_of(collection, IndexSettings())
     assert job.rows == 40 * block
     assert job.memory > 0  # reads the schemas and caches them
-    assert len(cloudpickle.dumps(job)) < most * job.rows  # type: ignore[no-untyped-call]
+    assert len(cloudpickle.dumps(job)) < 10 * job.rows  # type: ignore[no-untyped-call]
