@@ -47,7 +47,7 @@ class Predictor(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """How to make a predictor on a worker, and what it needs of an image.
+    """How to make a predictor on a worker, and what it needs of an image: by default its stored vector.
 
     `id` begins with the kind of its columns (`kind_of`). `fingerprint` (SHA-256, hex) changes with everything that
     affects them. `make` takes no arguments, or if there is a `learn`, what this made once, when the predictor was new,
@@ -56,7 +56,7 @@ class Recipe:
 
     id: str
     fingerprint: str
-    needs: Needs
+    needs: Needs = "embedding"
     make: Callable[..., Predictor]
     learn: Callable[[LiveRows, Sequence[LiveRows]], Learned] | None = None
     memory: int = 2**30

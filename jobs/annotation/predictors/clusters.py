@@ -33,7 +33,6 @@ def clusters_recipe(spec: AnnotationSpec, model: ModelRecord, *, device: str | N
     return Recipe(
         id="clusters",
         fingerprint=fingerprint_of(parts),
-        needs="embedding",
         make=_nearest_centre,
         learn=partial(_learn, spec, text_embedding(spec, model, device=device, embedder=embedder)),
     )

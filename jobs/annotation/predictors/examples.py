@@ -49,7 +49,7 @@ def examples_recipe(spec: AnnotationSpec, model: ModelRecord) -> Recipe:
         return LearnedLabels(heads.names, heads.array[:, 1:], heads.array[:, 0], examples.keys())
 
     fingerprint = fingerprint_of([_VERSION, model.fingerprint, sorted(examples.items())])
-    return Recipe(id="examples", fingerprint=fingerprint, needs="embedding", make=make, learn=learn)
+    return Recipe(id="examples", fingerprint=fingerprint, make=make, learn=learn)
 
 
 @dataclass(frozen=True)

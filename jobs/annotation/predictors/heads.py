@@ -47,7 +47,6 @@ def head_recipe(spec: AnnotationSpec, model: ModelRecord) -> Recipe:
     return Recipe(
         id=f"head {path.name}",
         fingerprint=fingerprint_of([_VERSION, model.fingerprint, digest, spec.labels]),
-        needs="embedding",
         make=lambda: Head(read(data, model.dim), spec.labels),  # a worker cannot get a session of ONNX Runtime
     )
 

@@ -43,7 +43,7 @@ def labels_recipe(spec: AnnotationSpec, model: ModelRecord, *, device: str | Non
         return Labels(spec.labels, vectors(spec.labels), float(learned.array[0, 0]))
 
     parts = [model.fingerprint, *spec.labels, spec.template, spec.none_below]
-    return Recipe(id="labels", fingerprint=fingerprint_of(parts), needs="embedding", make=make, learn=learn)
+    return Recipe(id="labels", fingerprint=fingerprint_of(parts), make=make, learn=learn)
 
 
 def text_embedding(

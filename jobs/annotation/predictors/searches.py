@@ -118,9 +118,7 @@ def searches_recipe(
         return Searches([each.name for each in searches], queries, cuts, filters, live, others)
 
     fingerprint = fingerprint_of([_VERSION, parts])
-    return Recipe(
-        id=SEARCHES, fingerprint=fingerprint, needs="embedding", make=make, on_ray=False, waiting=SEARCHES_WAITING
-    )
+    return Recipe(id=SEARCHES, fingerprint=fingerprint, make=make, on_ray=False, waiting=SEARCHES_WAITING)
 
 
 @dataclass(frozen=True)

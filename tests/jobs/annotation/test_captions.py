@@ -102,23 +102,15 @@ def test_pictures_that_the_server_refuses_are_rejects(
 
 def test_another_server_of_the_same_model_continues(pictures: Collection, run: Run, vllm: Vllm) -> None:
     command = ("annotate", pictures.location, "--name", "c")
-    assert "3 of 3 images annotated" in run(*command, *vllm.options).out
+    busy = [Reply(status=429, headers={"Retry-After": "0"}), Reply(status=502), Reply(hang_up=True)]
+    vllm.server.routes["/v1/chat/completions"] = lambda player: (busy.pop() if busy else vllm.caption)(player)
+    assert "3 of 3 images annotated" in run(*command, *vllm.options).out  # a busy server is asked again
     with scripted() as other:
         assert "0 of 3 images annotated, 3 were up to date" in run(*command, *Vllm(other).options).out
         assert other.requests == []  # it is not needed if there is nothing to do
         assert "3 of 3 images annotated" in run(*command, *Vllm(other).options, "--prompt", "a haiku").out
     refused = run(*command, "--quality")
     assert (refused.code, "--name c has captions by tiny-vlm, 3 images: " in refused.err) == (2, True), refused
-
-
-def test_requests_to_a_busy_server_are_retried(pictures: Collection, run: Run, vllm: Vllm) -> None:
-    busy = [Reply(status=429, headers={"Retry-After": "0"}), Reply(status=502), Reply(hang_up=True)]
-
-    def route(player: Player) -> None:
-        (busy.pop() if busy else vllm.caption)(player)
-
-    vllm.server.routes["/v1/chat/completions"] = route
-    assert "3 of 3 images annotated" in run("annotate", pictures.location, "--name", "c", *vllm.options).out
 
 
 def test_a_job_whose_server_stops_publishes_nothing_and_continues_later(

@@ -6,7 +6,6 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +18,6 @@ from index.collection import Collection
 from index.collection.annotations import annotation_log
 from tests.support.collections.hand_made import add_files, metadata_of, written_rows
 from tests.support.command_line import Run
-from tests.support.nights.progress import kill_ten_times
 from tests.support.pictures.sample_images import encode
 
 _ANY_REJECTS = ("--max-reject-rate", 1)
@@ -146,19 +144,3 @@ def test_a_missing_extra_is_named(collection: Collection, run: Run, monkeypatch:
     add_files(collection, Path(collection.location).parent, {"a.png": encode(drawn(), "png")})
     refused = run("annotate", collection.location, "--name", "w", "--ocr")
     assert (refused.code, "pip install 'likeness[ocr]'" in refused.err) == (2, True)
-
-
-@pytest.mark.long
-@pytest.mark.timeout(900)
-def test_a_job_killed_ten_times_reads_every_picture_once(collection: Collection, tmp_path: Path) -> None:
-    pictures = [drawn((f"Number {number}", 20, 20), size=(320, 100)) for number in range(120)]
-    files = {f"{number:03}.png": encode(picture, "png") for number, picture in enumerate(pictures)}
-    add_files(collection, tmp_path, files)
-    options: list[Any] = ["--name", "w", "--ocr", "--block-size", 4, "--on", "local"]
-    command = [sys.executable, "-m", "likeness", "annotate", collection.location, *options]
-    log, blocks = annotation_log(collection, "w"), Path(collection.location) / "annotations" / "w" / "runs"
-    kill_ten_times(command, lambda: len(list(blocks.rglob("*.parquet"))))
-    [run] = log.runs()
-    written = written_rows(log, run, log.files_of(run)).read(["image_id", "w"]).to_pylist()
-    assert sorted(row["image_id"] for row in written) == sorted(files)
-    assert all(row["w"] == f"Number {int(str(row['image_id'])[:3])}" for row in written)

@@ -134,10 +134,18 @@ def after(job: SegmentJob, before: Callable[..., None], *arguments: Any) -> Segm
 
 @pytest.mark.usefixtures("cluster")
 class TestOnCluster:
-    def test_segments_equal_those_built_in_this_process(self, collection: Collection, tmp_path: Path) -> None:
-        there = build_index(collection, SETTINGS, run_jobs=on_cluster)
-        other = filled(tmp_path / "other")
-        here = build_index(other, SETTINGS)
+    def test_segments_of_large_indexes_equal_those_built_in_this_process(
+        self,
+        collection: Collection,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        monkeypatch.setattr(jobs_cluster, "ray_cluster", lambda address, *, verbose: nullcontext())
+        monkeypatch.setattr(jobs_index, "_MIN_ROWS_FOR_RAY", 1_000)
+        there = build_index(collection, SETTINGS, run_jobs=run_on_ray(None, Console()))
+        assert "4/4 segments" in capsys.readouterr().out
+        here = build_index(filled(tmp_path / "other"), SETTINGS)
         assert [segment.ntotal for segment in there.segments] == [625] * 4
         assert there.segments == here.segments
         assert collection.current() == there.version
@@ -216,15 +224,6 @@ class TestOnCluster:
         pid = int(notes.read_text())
         with suppress(psutil.NoSuchProcess):
             eventually(lambda: psutil.Process(pid).status() == psutil.STATUS_ZOMBIE, "the worker ends", 10)
-
-    def test_large_indexes_are_built_on_ray(
-        self, collection: Collection, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        monkeypatch.setattr(jobs_cluster, "ray_cluster", lambda address, *, verbose: nullcontext())
-        monkeypatch.setattr(jobs_index, "_MIN_ROWS_FOR_RAY", 1_000)
-        manifest = build_index(collection, SETTINGS, run_jobs=run_on_ray(None, Console()))
-        assert manifest.ntotal == ROW_COUNT
-        assert "4/4 segments" in capsys.readouterr().out
 
     def test_a_job_takes_at_most_half_a_node(self, collection: Collection, monkeypatch: pytest.MonkeyPatch) -> None:
         def node(cpus: float, gib: float, *, alive: bool = True) -> dict[str, object]:
