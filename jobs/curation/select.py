@@ -74,7 +74,7 @@ class Select:
 
     def _prune(self, positions: Positions, cut: float) -> Selected:
         name, segments = self.spec.name, self._segments
-        schema = pa.schema({f"{name}_duplicate_of": pa.string(), name: pa.bool_(), f"{name}_score": pa.float32()})
+        schema = _schema({f"{name}_duplicate_of": pa.string(), name: pa.bool_(), f"{name}_score": pa.float32()})
         keeper, scores = np.full(segments.ntotal, -1, np.int64), np.ones(segments.ntotal, np.float32)
         if self._columns.by == self.spec.text:
             columns: list[Any] = self._columns.values(schema).columns
@@ -99,7 +99,7 @@ class Select:
 
     def _pick(self, passing: Positions) -> Selected:
         spec, segments, count, name = self.spec, self._segments, self.spec.n or 0, self.spec.name
-        schema = pa.schema({name: pa.int32(), f"{name}_nearest": pa.int32(), f"{name}_score": pa.float32()})
+        schema = _schema({name: pa.int32(), f"{name}_nearest": pa.int32(), f"{name}_score": pa.float32()})
         positions, earlier = passing, tuple[Any, ...]()
         if spec.continue_ and self._columns.by:
             every = self._columns.live
@@ -134,3 +134,7 @@ class Select:
         batches = self._segments.batches_at(positions, [column])
         values = pa.chunked_array(map(known[column].sortable, batches)).combine_chunks().dictionary_encode()
         return numbers_of(values.indices.cast(pa.int64()), len(values.dictionary))
+
+
+def _schema(types: dict[str, pa.DataType]) -> pa.Schema:
+    return pa.schema(types)

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from index.collection.live_rows import LiveRows
 from index.collection.records import Learned, ModelRecord
 from index.collection.rows import EMBEDDING, TEXT, vectors_of
 from jobs.annotation.predictor import Batch, Columns, Predictor, Recipe
-from jobs.annotation.predictors.labels import text_embedding
+from jobs.annotation.predictors.labels import Embed
 from jobs.errors import UsageError
 from jobs.indexing.query_texts import CAPTION_COLUMNS, LABEL_COLUMNS, sample_rows
 from jobs.spec import AnnotationSpec
@@ -25,7 +24,7 @@ _VERSION = 1
 """Changes with whatever affects the clusters, so that they are learned again."""
 
 
-def clusters_recipe(spec: AnnotationSpec, model: ModelRecord, *, device: str | None, embedder: str | None) -> Recipe:
+def clusters_recipe(spec: AnnotationSpec, model: ModelRecord, embed: Embed) -> Recipe:
     """The recipe for clusters. Learning them raises ModelError if they are to be named by labels, and the model
     cannot embed texts; QueryError if there are fewer images than clusters.
     """
@@ -34,16 +33,11 @@ def clusters_recipe(spec: AnnotationSpec, model: ModelRecord, *, device: str | N
         id="clusters",
         fingerprint=fingerprint_of(parts),
         make=_nearest_centre,
-        learn=partial(_learn, spec, text_embedding(spec, model, device=device, embedder=embedder)),
+        learn=partial(_learn, spec, embed),
     )
 
 
-def _learn(
-    spec: AnnotationSpec,
-    embed: Callable[[Sequence[str]], npt.NDArray[np.float32]],
-    live: LiveRows,
-    others: Sequence[LiveRows],
-) -> Learned:
+def _learn(spec: AnnotationSpec, embed: Embed, live: LiveRows, others: Sequence[LiveRows]) -> Learned:
     from index.analysis import clusters  # imported late: faiss takes a second
 
     sample = pa.Table.from_batches(sample_rows(live, *_SAMPLED).embedded(annotations=others))

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from index.arrays import Vectors
 from index.collection.live_rows import LiveRows
 from index.collection.records import Learned, ModelRecord
 from jobs.annotation.predictor import Batch, Columns, Recipe
@@ -27,30 +28,27 @@ _UNRELATED = (
 """Miscellaneous things: an image shows few of them, so nearly all pairs of an image and a thing are unrelated."""
 
 
-def labels_recipe(spec: AnnotationSpec, model: ModelRecord, *, device: str | None, embedder: str | None) -> Recipe:
-    """The recipe for `Labels`; the collection's model, a class of the user if `embedder` is set, embeds the texts.
+Embed: TypeAlias = Callable[[Sequence[str]], Vectors]
 
-    Making its predictor raises ModelError if the model cannot embed texts.
-    """
-    vectors = text_embedding(spec, model, device=device, embedder=embedder)
+
+def labels_recipe(spec: AnnotationSpec, model: ModelRecord, embed: Embed) -> Recipe:
+    """The recipe for `Labels`; `embed` is a `text_embedding`."""
 
     def learn(live: LiveRows, _: object) -> Learned:
         """The score below which an image gets none of the labels: the `none_below` quantile of unrelated pairs."""
-        cut = np.quantile(sample_vectors(live) @ vectors(_UNRELATED).T, spec.none_below)
+        cut = np.quantile(sample_vectors(live) @ embed(_UNRELATED).T, spec.none_below)
         return Learned.of(["cut"], np.array([[cut]], np.float32))
 
     def make(learned: Learned) -> Labels:
-        return Labels(spec.labels, vectors(spec.labels), float(learned.array[0, 0]))
+        return Labels(spec.labels, embed(spec.labels), float(learned.array[0, 0]))
 
     parts = [model.fingerprint, *spec.labels, spec.template, spec.none_below]
     return Recipe(id="labels", fingerprint=fingerprint_of(parts), make=make, learn=learn)
 
 
-def text_embedding(
-    spec: AnnotationSpec, model: ModelRecord, *, device: str | None, embedder: str | None
-) -> Callable[[Sequence[str]], npt.NDArray[np.float32]]:
-    """Returns the vectors, `(n, dim)` float32, unit norm, of texts in the annotation's template; loads the model once,
-    when it is needed. ModelError if it cannot embed texts.
+def text_embedding(spec: AnnotationSpec, model: ModelRecord, device: str | None, embedder: str | None) -> Embed:
+    """Returns the vectors, `(n, dim)` float32, unit norm, of texts in the annotation's template, by the collection's
+    model, or the user's class `embedder`; loads it once, when it is needed. ModelError if it cannot embed texts.
     """
     load = cache(partial(load_recorded, model, embedder=embedder, device=device))
     return lambda texts: load().embed_texts([spec.template.replace("{}", text) for text in texts])
@@ -63,7 +61,7 @@ class Labels:
     """
 
     labels: Sequence[str]
-    texts: npt.NDArray[np.float32]
+    texts: Vectors
     cut: float
 
     def __call__(self, batch: Batch) -> Columns:

@@ -115,8 +115,8 @@ def test_hostile_pictures_cost_no_more_than_themselves(collection: Collection, r
     add_files(collection, tmp_path, files)
     assert "5 of 7 images annotated, 0 were up to date, 2 have no value" in ocr(run, collection, *_ANY_REJECTS)
     found = metadata_of(collection)
-    small = found.pop("small.png")
-    assert len(small["w_boxes"]) == len(small["w"].splitlines())
+    lines = found.pop("small.png")
+    assert len(lines["w_boxes"]) == len(lines["w"].splitlines())
     unread = dict.fromkeys(("scans.jpg", "cut.png"))
     expected = {"good.png": "Harbour", **dict.fromkeys(("line.png", "strip.png", "noise.png"), ""), **unread}
     assert {name: row["w"] for name, row in found.items()} == expected

@@ -25,6 +25,7 @@ from index.collection import Collection
 from index.collection.annotations import annotation_log
 from index.collection.merged.sets import MergedRun
 from index.collection.records import ModelRecord
+from index.collection.rows import vectors_of
 from index.search import Searcher
 from jobs.demo.collection import embed_here
 from jobs.errors import JobError, OtherModelError, SourceError, TooManyRejectsError, UsageError
@@ -322,8 +323,8 @@ LIST_COLUMNS: dict[str, tuple[Any, bool]] = {  # a column beside four vectors of
 @pytest.mark.parametrize("beside", [True, False], ids=["an array", "Parquet"])
 def test_lists_of_floats_stay_unless_they_may_be_vectors(run: Run, tmp_path: Path, beside: bool) -> None:
     columns: dict[str, Any] = {"id": IDS[:4]} | {f"found.{kind}": values for kind, (values, _) in LIST_COLUMNS.items()}
-    vectors = {"s/vectors.npy": FOUR} if beside else {}
-    write(tmp_path, {"s/rows.parquet": columns | ({} if beside else {"embedding": LISTS}), **vectors})
+    in_column, in_array = ({}, {"s/vectors.npy": FOUR}) if beside else ({"embedding": LISTS}, {})
+    write(tmp_path, {"s/rows.parquet": columns | in_column, **in_array})
     done = run("import", tmp_path / "s", tmp_path / "c", "--no-index")
     vectors = ", ".join(f"`found.{kind}`" for kind, (_, stays) in LIST_COLUMNS.items() if not stays)
     assert f"columns of other vectors are left out ({vectors}): rows.parquet" in done.out + done.err
@@ -403,7 +404,7 @@ def test_each_unusable_row_becomes_a_reject(tmp_path: Path) -> None:
     found = collection.live_rows(["image_id", "embedding"]).drop_null()
     good = [number for number in range(40) if number not in numbers]
     assert found["image_id"].to_pylist() == [IDS[number] for number in good]
-    np.testing.assert_allclose(found["embedding"].to_pylist(), VECTORS[good], atol=1e-7)
+    assert vectors_of(found["embedding"]) == pytest.approx(VECTORS[good], abs=1e-7)
 
 
 def test_ids_are_compared_across_blocks_and_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
