@@ -1,8 +1,6 @@
 """Computed columns: what is written, what replaces what, and what stays after a kill."""
 
-import json
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from shutil import copytree
 from typing import Any
@@ -17,14 +15,12 @@ from index.collection import Collection, writing
 from index.collection.annotations import annotation_log
 from index.collection.merged.sets import MergedRun
 from index.collection.records import IndexSettings
-from index.errors import EmptyCollectionError
 from index.search import Searcher
 from index.versions.promotion import promote, rollback
 from jobs.annotation.computed import ComputedColumns
 from jobs.annotation.publish import drop, publish
 from jobs.errors import UsageError
 from tests.support.collections.hand_made import add_run, hashed, indexed, metadata_of, rows, unit_vectors
-from tests.support.collections.storage_steps import KilledError, at, expire, is_number, kill
 
 IDS = [f"é{number}.jpg" for number in range(30)]
 
@@ -110,18 +106,6 @@ def test_columns_of_another_type_replace_all_values(collection: Collection) -> N
     assert picks(collection) == {IDS[1]: 2, IDS[2]: 4}
 
 
-def test_the_command_columns_counts_images_with_a_value(collection: Collection, run: Callable[..., Any]) -> None:
-    put(collection, {IDS[0]: 1, IDS[1]: 2}, by="test one")
-    put(collection, {IDS[0]: 1}, by="test two")
-    [facts] = json.loads(run("columns", collection.location, "--format", "json").out)
-    assert [facts[key] for key in ("name", "predictor", "images", "without", "indexed")] == [
-        *("pick", "test two", 1, len(IDS) - 1, True)
-    ]
-    with writing(collection, "columns") as leased:
-        drop(leased, "pick", Console(quiet=True))
-    assert picks(collection) == {}
-
-
 def test_changed_and_new_images_have_no_value_until_they_are_computed(collection: Collection) -> None:
     put(collection, {IDS[0]: 1, IDS[1]: 2, IDS[2]: 3})
     add_run(collection, table([IDS[0], "new.jpg"], content="b"), deletes=[IDS[1]])
@@ -164,25 +148,3 @@ def test_many_runs_are_merged(collection: Collection) -> None:
         put(collection, {IDS[number]: number, IDS[number + 1]: number})
     assert [isinstance(run, MergedRun) for run in annotation_log(collection, "pick").runs()] == [True] * 4
     assert picks(collection) == {IDS[3]: 3, IDS[4]: 3}
-
-
-@pytest.mark.parametrize("number", [1, 4, 7, *(pytest.param(step, marks=pytest.mark.long) for step in (2, 3, 5, 6, 8))])
-def test_a_kill_leaves_all_values_or_none(collection: Collection, number: int) -> None:
-    before, after = {IDS[0]: 1, IDS[1]: 2}, {IDS[1]: 1, IDS[2]: 2}
-    put(collection, before)
-    with suppress(KilledError), at(is_number(number), after=False, action=kill):
-        put(collection, after)
-    expire(collection.storage)
-    build_index(collection)
-    assert picks(collection) in (before, after)
-    put(collection, after)
-    assert picks(collection) == after
-
-
-def test_a_name_must_be_free_and_an_index_there(collection: Collection, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="conflict with year"):
-        put(collection, {IDS[0]: 1}, name="year")
-    empty = Collection.create_or_open(str(tmp_path / "empty"))
-    add_run(empty, table(IDS))
-    with pytest.raises(EmptyCollectionError, match="build one with `likeness index`"):
-        put(empty, {IDS[0]: 1})

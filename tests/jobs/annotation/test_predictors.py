@@ -9,11 +9,12 @@ import pytest
 from PIL import Image, ImageFilter
 
 from index.collection import Collection
-from index.search import Searcher
 from jobs.annotation.predictors.quality import Quality
 from jobs.demo.gallery import plan_exhibit
 from tests.support.collections.hand_made import add_files, add_run, metadata_of, rows, unit_vectors
+from tests.support.collections.small_collection import PLAIN
 from tests.support.command_line import Run
+from tests.support.listings import write_files
 from tests.support.pictures.sample_images import encode
 
 _OWN = '''
@@ -150,22 +151,15 @@ def _quality(picture: Image.Image) -> Any:
 
 
 def test_a_job_in_a_file_keeps_annotations_up_to_date(run: Run, tmp_path: Path) -> None:
-    folder = tmp_path / "pictures"
-    folder.mkdir()
-    for number in range(3):
-        Image.new("RGB", (40, 40), (number * 80, 10, 10)).save(folder / f"{number}.png")
-    (tmp_path / "job.yaml").write_text(
+    folder, job = write_files(tmp_path / "pictures", PLAIN), tmp_path / "job.yaml"
+    job.write_text(
         "source: pictures\ncollection: c\nmodel: demo\nannotations:\n"
         "  - {name: q, quality: true}\n  - {name: shape, labels: [circle, star]}\n"
     )
-    done = run("reembed", "--spec", tmp_path / "job.yaml")
-    assert done.code == 0, done.err
-    assert "q: 3 images annotated, 0 rejected" in done.out
+    done = run("reembed", "--spec", job)
+    assert (done.code, f"q: {len(PLAIN)} images annotated, 0 rejected" in done.out) == (0, True), done
     Image.new("RGB", (40, 40), (0, 200, 10)).save(folder / "new.png")
-    again = run("reembed", "--spec", tmp_path / "job.yaml")
-    assert "q: 1 image annotated, 0 rejected" in again.out
-    searcher = Searcher.open(Collection.open(str(tmp_path / "c")))
-    rows = [searcher.row(name) for name in ("0.png", "1.png", "2.png", "new.png")]
-    assert all(row and row["q_near_uniform"] and row["shape_score"] is not None for row in rows)
-    (tmp_path / "wrong.yaml").write_text("source: pictures\ncollection: c\nannotations:\n  - {name: q}\n")
-    assert "annotations" in run("reembed", "--spec", tmp_path / "wrong.yaml").err
+    assert "q: 1 image annotated, 0 rejected" in run("reembed", "--spec", job).out
+    shown = metadata_of(Collection.open(str(tmp_path / "c")))
+    assert shown.keys() == {*PLAIN, "new.png"}
+    assert all(row["q_near_uniform"] and row["shape_score"] is not None for row in shown.values())

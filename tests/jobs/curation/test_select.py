@@ -112,6 +112,8 @@ def test_picks_are_ranked_exported_and_continued(collection: Collection, run: Ru
     assert (set(exported), len(exported)) == (set(first), 10)
     run("select", collection.location, "-n", "10", "--name", "again")
     assert picks(collection, "again") == first
+    facts, _ = json.loads(run("columns", collection.location, "--format", "json").out)
+    assert [facts[key] for key in ("name", "predictor", "without", "indexed")] == ["again", "select -n 10", 0, True]
     add_run(collection, table(5, 8, content="b"), deletes=[first[2]])
     build_index(collection)
     out = run("select", collection.location, "-n", "15", "--name", "pick", "--continue").out
@@ -151,14 +153,18 @@ def test_one_image_and_no_index(run: Run, tmp_path: Path) -> None:
     assert column(single, "pick") == {IDS[0]: True}
 
 
-@pytest.mark.parametrize("number", [2, 8])
-def test_a_killed_selection_is_made_by_the_next(collection: Collection, run: Run, number: int) -> None:
+@pytest.mark.parametrize("number", [1, 4, 7, *(pytest.param(step, marks=pytest.mark.long) for step in (2, 3, 5, 6, 8))])
+def test_a_killed_selection_has_all_values_or_none_and_is_made_by_the_next(
+    collection: Collection, run: Run, number: int
+) -> None:
     run("select", collection.location, "-n", "5", "--name", "pick")
     before = picks(collection)
     with suppress(KilledError), at(is_number(number), after=True, action=kill), writing(collection, "select") as leased:
         spec = SelectSpec(name="pick", n=9, continue_=True)
         Select(collection=leased, spec=spec, console=Console(quiet=True)).run()
     expire(collection.storage)
+    build_index(collection)
+    assert (len(picks(collection)) in (5, 9), picks(collection)[:5]) == (True, before)
     run("select", collection.location, "-n", "9", "--name", "pick", "--continue")
     assert (len(picks(collection)), picks(collection)[:5]) == (9, before)
 
