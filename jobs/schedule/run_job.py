@@ -76,14 +76,13 @@ def annotate(update: Update, collection: Collection, made: dict[str, ModelRecord
     from jobs.annotation.annotate import Annotate  # late: most jobs have none
     from jobs.annotation.predictors.searches import unlisted_stale
     from jobs.annotation.publish import publish
-    from jobs.annotation.recipes import recipe_of
     from jobs.schedule.saved_searches import run_searches
 
     job = Annotate(
         collection=collection,
         console=update.console,
         resources=spec.resources,
-        recipe=partial(recipe_of, embedder=spec.embedder),
+        embedder=spec.embedder,
         max_reject_rate=spec.max_reject_rate,
         made={} if made is None else made,
     )

@@ -1,6 +1,5 @@
 """The commands `annotate`, `match` and `select`, which add columns to images. `app` registers them."""
 
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -128,7 +127,6 @@ def _annotate(collection: str, options: dict[str, Any], flags: dict[str, str], *
     """Bring the annotation that the options describe up to date, and the index too unless it is not to `publish` it."""
     from index.collection import writing
     from jobs.annotation.annotate import Annotate
-    from jobs.annotation.recipes import recipe_of
     from jobs.spec import AnnotationSpec, Resources
 
     spec = model_of(AnnotationSpec, options, flags)
@@ -136,7 +134,7 @@ def _annotate(collection: str, options: dict[str, Any], flags: dict[str, str], *
         collection=open_collection(collection),
         console=console,
         resources=model_of(Resources, options),
-        recipe=partial(recipe_of, embedder=options.get("embedder")),
+        embedder=options.get("embedder"),
         max_reject_rate=options["max_reject_rate"],
     )
     with writing(job.collection, "annotate") as job.collection:
