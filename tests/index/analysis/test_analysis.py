@@ -140,8 +140,8 @@ def test_a_crowd_is_divided_so_that_clusters_can_be_browsed() -> None:
     rng = np.random.default_rng(0)
     centres = rng.standard_normal((200, 32))
     centres[0] += 20
-    inside = np.where(rng.random(20_000) < 0.9, 0, rng.integers(1, 200, 20_000))
-    vectors = (centres[inside] + 0.3 * rng.standard_normal((20_000, 32))).astype(np.float32)
+    inside = np.where(rng.random(8_000) < 0.9, 0, rng.integers(1, 200, 8_000))
+    vectors = (centres[inside] + 0.3 * rng.standard_normal((8_000, 32))).astype(np.float32)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     sizes = np.bincount(cluster(vectors, 100)[1], minlength=100)
     assert sizes.max() <= 6 * sizes.mean()
