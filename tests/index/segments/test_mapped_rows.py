@@ -32,7 +32,7 @@ def test_rows_are_those_of_their_positions(tmp_path: Path, count: int) -> None:
     assert rows.ids(positions).tolist() == [f"{number:03}" for number in positions]
     expected = [{"tags": [number, None], "image_id": f"{number:03}"} for number in positions.tolist()]
     assert rows.rows(positions, ["tags", "image_id"]) == expected
-    for number, row in zip(positions.tolist(), rows.rows(positions), strict=True):
+    for number, row in zip(positions.tolist(), rows.rows(positions, rows.schema.names), strict=True):
         assert list(row) == ["image_id", "tags", "taken"]
         assert (row["taken"] is None) == (number % 7 == 0)
 
