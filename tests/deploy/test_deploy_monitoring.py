@@ -20,11 +20,10 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 from ray.dashboard.modules.metrics import dashboards
 
-from api.http.routes.metrics import register_engine_metrics
+from api.http.routes.metrics import EngineMetrics
 from api.observe.log import RequestRecord
 from api.observe.metrics import Metrics
 from api.search.collections import Collections
-from api.settings import RequestLimits
 from jobs.embedding import on_ray
 from jobs.schedule.history import HistoryEntry
 from jobs.schedule.metrics_file import write_metrics
@@ -81,7 +80,7 @@ def metrics_in(expression: str) -> Iterator[tuple[str, set[str]]]:
 def service_metrics(folder: Path) -> dict[str, set[str]]:
     metrics = Metrics()
     searcher = make_collection(folder / "served", PLAIN, FakeEmbedder())
-    register_engine_metrics(Collections.of(fake_service(searcher)), metrics, RequestLimits())
+    metrics.register(EngineMetrics(Collections.of(fake_service(searcher)), show_locations=True))
     metrics.count_request("POST", "/search", 200, 0.1)
     outcomes = [("fetch", "ok"), ("decode", "not_an_image")]
     metrics.count_record(RequestRecord(request_id="", stages=[("embed", 0.1)], outcomes=outcomes, lost_shards=[0]))

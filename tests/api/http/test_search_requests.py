@@ -180,7 +180,7 @@ def test_filter_min_score_and_fields(client: TestClient) -> None:
 
 
 def test_an_option_that_is_null_counts_as_absent(client: TestClient) -> None:
-    nulls = dict.fromkeys(SearchRequest.__annotations__.keys() - {"url"})
+    nulls: dict[str, Any] = dict.fromkeys(SearchRequest.__annotations__.keys() - {"url"})
     assert search(client, url=URL, **nulls)["matches"] == search(client, url=URL)["matches"] != []
     assert search(client, queries=[{"url": URL, "weight": None}])["matches"] == search(client, url=URL)["matches"]
 
@@ -254,7 +254,14 @@ def test_diverse_matches_keep_their_scores(client: TestClient) -> None:
 
 
 def test_a_search_in_a_url_is_the_same_as_in_json(client: TestClient) -> None:
-    options = {"k": 3, "offset": 1, "min_score": -0.5, "distinct": 0.9999, "fields": ["label"], "diversity": 0.2}
+    options: dict[str, Any] = {
+        "k": 3,
+        "offset": 1,
+        "min_score": -0.5,
+        "distinct": 0.9999,
+        "fields": ["label"],
+        "diversity": 0.2,
+    }
     texts = {name: json.dumps(value) for name, value in options.items()}
     for what in ({"url": URL}, {"text": "a dark red"}, {"id": "grey.png"}):
         answered = client.get("/search", params={**what, **texts})

@@ -221,7 +221,7 @@ def test_what_is_wrong_with_the_options_of_an_upload_is_said_in_full(
         {"json": {"image": base64.b64encode(PICTURE).decode()}},
         {"content": PICTURE, "headers": {"Content-Type": "image/png"}},
     ):
-        refused = client.post(f"/search?{query}", **body)  # type: ignore[arg-type]
+        refused = client.post(f"/search?{query}", **body)
         assert (refused.status_code, refused.json()["detail"]) == (422, detail)
 
 
