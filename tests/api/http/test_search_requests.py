@@ -254,14 +254,8 @@ def test_diverse_matches_keep_their_scores(client: TestClient) -> None:
 
 
 def test_a_search_in_a_url_is_the_same_as_in_json(client: TestClient) -> None:
-    options: dict[str, Any] = {
-        "k": 3,
-        "offset": 1,
-        "min_score": -0.5,
-        "distinct": 0.9999,
-        "fields": ["label"],
-        "diversity": 0.2,
-    }
+    options: dict[str, Any] = {"k": 3, "offset": 1, "min_score": -0.5, "distinct": 0.9999, "diversity": 0.2}
+    options["fields"] = ["label"]
     texts = {name: json.dumps(value) for name, value in options.items()}
     for what in ({"url": URL}, {"text": "a dark red"}, {"id": "grey.png"}):
         answered = client.get("/search", params={**what, **texts})
