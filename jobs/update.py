@@ -37,10 +37,9 @@ from jobs.indexing.query_texts import QueryTexts, read_queries
 from jobs.limits import check_limits
 from jobs.planning.changes import SourceChange, compare
 from jobs.planning.decide import PlannedJob
-from jobs.planning.earlier_runs import last_filter
 from jobs.planning.image_filter import EVERY_IMAGE, ImageFilter
 from jobs.planning.known_rows import write_known
-from jobs.planning.plan import Plan
+from jobs.planning.plan import Plan, last_filter
 from jobs.planning.recent_changes import leave_out_recent
 from jobs.search_spec import SearchSpec
 from jobs.sources.files import require_source_exists, source_address

@@ -38,9 +38,8 @@ from jobs.embedding.placement import Place, choose_place, run_stored_blocks
 from jobs.embedding.report import EmbedReport
 from jobs.embedding.stages import DecodeSettings
 from jobs.errors import TooManyRejectsError, UsageError
-from jobs.planning.earlier_runs import unfinished_run
 from jobs.planning.image_filter import EVERY_IMAGE
-from jobs.planning.plan import Plan, next_attempt
+from jobs.planning.plan import Plan, next_attempt, unfinished_run
 from jobs.planning.plan_query import retried
 from jobs.planning.todo import IN_MEMORY, Todo
 from jobs.sources.listing import LISTING

@@ -19,7 +19,7 @@ from index.collection.annotations import annotation_logs, belongs_to
 from index.collection.collection import Snapshot
 from index.collection.layout import MANIFEST, run_path
 from index.collection.merged.merge import merge_runs
-from index.collection.records import UNKNOWN_MODEL, ModelRecord, RowFile, RunSettings, RunStart
+from index.collection.records import UNKNOWN_MODEL, ModelRecord, RowFile, RunCounts, RunSettings, RunStart
 from index.collection.rows import EMBEDDING, TEXT, embedding_column
 from index.errors import NotACollectionError
 from index.storage.bucket_address import without_secrets
@@ -113,7 +113,7 @@ class VectorImport:
             with _discard_on_error(leased, run.run_id):
                 for block in self._blocks(ids):
                     files.append(write_block(leased, run.run_id, 1, block))
-                    leased.check_lease_if_overdue()
+                    leased.raise_if_lease_lost()
                     reasons.update(map(str, block["error_reason"].drop_null().to_pylist()))
                     report.rejected = reasons.total()
                     report.embedded += block["error_reason"].null_count
@@ -128,7 +128,7 @@ class VectorImport:
             source = without_secrets(self.source)
             raise SourceError(f"{source} had {report.listed} rows, but {report.done} were read: it has changed since")
         require_few_rejects(report.reject_reasons, report.unfiltered, self.max_reject_rate, "import it again")
-        counts = {"listed": report.listed, "already_there": 0, "deleted": 0}
+        counts = RunCounts(listed=report.listed, already_there=0, deleted=0)
         counts |= {"embedded": report.embedded, "filtered": 0, "rejected": report.rejected}
         leased.commit_run(run, files, counts=counts)
 
