@@ -171,13 +171,10 @@ def judge(report: Report, planted: dict[str, str], found: dict[tuple[str, str], 
     report.table("copies", rows)
     scenes = [(kind, found.get(pair, "no pair")) for pair, kind in pairs.items() if kind in SCENES]
     outcomes = Counter(scenes).items()
-    report.table(
-        "similar scenes", [{"scene": kind, "taken for": taken, "": count} for (kind, taken), count in outcomes]
-    )
+    table = [{"scene": kind, "taken for": taken, "": count} for (kind, taken), count in outcomes]
+    report.table("similar scenes", table)
     wrong = {" ".join(pair): kind for pair, kind in found.items() if kind != "similar" and expected.get(pair) != kind}
-    missed = {
-        " ".join(pair): f"{kind}, not {found.get(pair)}" for pair, kind in expected.items() if found.get(pair) != kind
-    }
+    missed = {" ".join(pair): found.get(pair) for pair, kind in expected.items() if found.get(pair) != kind}
     report.keep("wrong", wrong)
     report.keep("missed", missed)
 
