@@ -56,7 +56,7 @@ fix: $(READY)  ## Format, and repair what the linter can
 docs: $(READY)  ## Render docs/settings.md from the code
 	$(BIN)/python -m tests.support.settings_page docs/settings.md
 
-# docs/benchmarks.md says why scale is not among them.
+# docs/benchmarks.md says why scale and peers are not among them.
 BENCHMARKS := demo_model embed precision cluster index index.result_set index.short_memory index.words reembed serve serve.shards hostile startup annotate ocr watch duplicates catalog runs driver curation curation.searches
 
 bench: $(READY)  ## Run benchmarks in their quick form, and list those that miss a bar

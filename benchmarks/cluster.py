@@ -63,7 +63,7 @@ def steady_rate(progress: Progress, actors: int, rows: int) -> float:
 def measure(address: str, nodes: int, listing: pa.Table, folder: Path) -> float:
     """Images per second of the job on the cluster at `address`, with an actor on each of its nodes."""
     with ray_cluster(address, verbose=False):
-        where = Place(pool=Pool.for_cluster(None, None, resources={"device": 1}))
+        where = Place(pool=Pool(resources={"device": 1}).for_cluster(None, None))
         progress = embed(listing, folder, SleepingEmbedder(), SleepingEmbedder, block=_BLOCK, where=where)
     return steady_rate(progress, nodes, listing.num_rows)
 

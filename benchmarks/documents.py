@@ -1,10 +1,10 @@
-"""Documents that look alike from afar: pages, receipts, screenshots, charts, sheets, codes, boards. Most differ in a
-single place, which is harder to see than other text or other numbers throughout.
+"""Documents that look alike from afar: pages, receipts, screenshots, charts, sheets, codes, boards.
 
 `DOCUMENTS` draws them: `layout` decides what all documents of a series share, `content` what tells them apart, which
 may be a single number.
 """
 
+import string
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -42,6 +42,15 @@ def _another(content: Numbers, digits: int) -> str:
     return "".join(map(str, content.integers(0, 10, digits)))
 
 
+def page(layout: Numbers, content: Numbers) -> Image.Image:
+    """Other text in the same form."""
+    sheet = _Sheet((1240, 1754), (250, 250, 250))
+    sheet.write(120, 60, _words(layout, 4), 36)
+    for y in range(140, 1640, 34):
+        sheet.write(120, y, _words(content, 13)[:80], 24)
+    return sheet.picture
+
+
 def page_with_one_word(layout: Numbers, content: Numbers) -> Image.Image:
     sheet = _Sheet((827, 1169), (252, 250, 244))
     changed = int(layout.integers(5, 40))
@@ -50,6 +59,17 @@ def page_with_one_word(layout: Numbers, content: Numbers) -> Image.Image:
         if line == changed:
             words[4] = str(content.choice([word for word in _WORDS if word != words[4]]))
         sheet.write(70, 70 + line * 21, " ".join(words), 15)
+    return sheet.picture
+
+
+def receipt(layout: Numbers, content: Numbers) -> Image.Image:
+    """Another total."""
+    sheet = _Sheet((600, 1200))
+    sheet.write(180, 40, "GREEN MARKET", 32)
+    for line in range(20):
+        sheet.write(60, 140 + 40 * line, _words(layout, 2), 24)
+        sheet.write(460, 140 + 40 * line, f"{layout.integers(100, 2000) / 100:.2f}", 24)
+    sheet.write(60, 1000, f"TOTAL   {_another(content, 3)}.{_another(content, 2)}", 30)
     return sheet.picture
 
 
@@ -72,6 +92,29 @@ def screenshot(layout: Numbers, content: Numbers) -> Image.Image:
         numbers = content if line == 11 else layout
         text = f"{numbers.integers(10**6):06d}   {_words(numbers, 2)}    {numbers.integers(1000)}"
         sheet.write(60, 106 + 40 * line, text, 22)
+    return sheet.picture
+
+
+def chat(layout: Numbers, content: Numbers) -> Image.Image:
+    sheet = _Sheet((720, 1280), (18, 18, 22))
+    for line in range(14):
+        numbers, right = (content if line == 12 else layout), line % 3 == 0
+        sheet.pen.rounded_rectangle((200 if right else 30, 30 + 88 * line, 690 if right else 520, 100 + 88 * line), 18,
+                                    fill=(20, 90, 60) if right else (50, 52, 60))  # fmt: skip
+        sheet.write(220 if right else 50, 48 + 88 * line, _words(numbers, 5), 22, "white")
+    return sheet.picture
+
+
+def form(layout: Numbers, content: Numbers) -> Image.Image:
+    """The same form, filled in by someone else."""
+    sheet = _Sheet((1000, 1400))
+    sheet.write(80, 50, "APPLICATION FORM 27-B", 34)
+    for line in range(22):
+        y = 140 + 54 * line
+        sheet.write(80, y, _words(layout, 2), 20)
+        sheet.box(360, y - 8, 560, 40, outline=(90, 90, 90))
+        if line % 3 == 1:
+            sheet.write(372, y, _words(content, 2), 22, (20, 40, 140))
     return sheet.picture
 
 
@@ -101,18 +144,47 @@ def music(_: Numbers, content: Numbers) -> Image.Image:
     return sheet.picture
 
 
-def bar_chart(layout: Numbers, content: Numbers) -> Image.Image:
-    """One bar is higher or lower."""
+def _chart(layout: Numbers) -> _Sheet:
     sheet = _Sheet((900, 600))
-    sheet.write(300, 12, _words(layout, 3), 26)
+    sheet.write(300, 12, f"{_words(layout, 3)}", 26)
     for line in range(6):
         sheet.box(80, 80 + 90 * line, 780, 1, fill=(215, 215, 215))
         sheet.write(20, 70 + 90 * line, f"{100 - 20 * line}", 18)
-    changed = int(layout.integers(0, 12))
+    return sheet
+
+
+def line_chart(layout: Numbers, content: Numbers) -> Image.Image:
+    sheet = _chart(layout)
+    heights = 300 + np.cumsum(content.normal(0, 14, 60))
+    sheet.pen.line([(80 + 13 * step, float(height)) for step, height in enumerate(heights)], (20, 80, 200), 3)
+    return sheet.picture
+
+
+def bar_chart(layout: Numbers, content: Numbers) -> Image.Image:
+    """One bar is higher or lower."""
+    sheet, changed = _chart(layout), int(layout.integers(0, 12))
     for bar in range(12):
         height = int(layout.integers(80, 400))
         height += int(content.choice([-44, -30, 30, 44])) if bar == changed else 0
         sheet.box(100 + 62 * bar, 530 - height, 40, height, fill=(60, 140, 90))
+    return sheet.picture
+
+
+def scatter(layout: Numbers, content: Numbers) -> Image.Image:
+    sheet = _chart(layout)
+    for x, y in content.normal((460, 300), (150, 80), (150, 2)):
+        sheet.pen.ellipse((x - 4, y - 4, x + 4, y + 4), fill=(200, 60, 40))
+    return sheet.picture
+
+
+def table(layout: Numbers, content: Numbers) -> Image.Image:
+    """Other numbers in the same table."""
+    sheet = _Sheet((1000, 1200))
+    for line in range(30):
+        sheet.box(40, 60 + 36 * line, 920, 1, fill=(150, 150, 150))
+        sheet.write(50, 66 + 36 * line, _words(layout, 2), 18)
+        for column in range(5):
+            sheet.write(340 + 124 * column, 66 + 36 * line, _another(content, 5), 18)
     return sheet.picture
 
 
@@ -142,6 +214,17 @@ def hex_dump(_: Numbers, content: Numbers) -> Image.Image:
     for line in range(38):
         for column in range(16):
             sheet.write(20 + 54 * column, 14 + 20 * line, f"{content.integers(256):02x}", 14)
+    return sheet.picture
+
+
+def crossword(layout: Numbers, content: Numbers) -> Image.Image:
+    """The same grid with other letters."""
+    sheet = _Sheet((640, 640))
+    for cell, black in enumerate(layout.random(225) < 0.2):
+        y, x = divmod(cell, 15)
+        sheet.box(20 + 40 * x, 20 + 40 * y, 41, 41, outline=_INK, fill=_INK if black else "white")
+        if not black:
+            sheet.write(33 + 40 * x, 26 + 40 * y, str(content.choice(list(string.ascii_uppercase))), 22)
     return sheet.picture
 
 
@@ -179,6 +262,15 @@ def code(_: Numbers, content: Numbers) -> Image.Image:
         for inset, fill in enumerate(("black", "white", "black")):
             cells = 7 - 2 * inset
             sheet.box(40 + (x + inset) * cell, 40 + (y + inset) * cell, cells * cell, cells * cell, fill=fill)
+    return sheet.picture
+
+
+def barcode(_: Numbers, content: Numbers) -> Image.Image:
+    sheet, x = _Sheet((700, 320)), 40
+    while x < 640:
+        width = int(content.integers(1, 5)) * 3
+        sheet.box(x, 30, width, 220, fill=0)
+        x += width + int(content.integers(1, 5)) * 3
     return sheet.picture
 
 
@@ -223,6 +315,15 @@ def clock(_: Numbers, content: Numbers) -> Image.Image:
     return sheet.picture
 
 
+def maze(_: Numbers, content: Numbers) -> Image.Image:
+    sheet = _Sheet((600, 600))
+    for cell, falling in enumerate(content.random(900) < 0.5):
+        y, x = divmod(cell, 30)
+        ends = ((0, 0, 20, 20) if falling else (20, 0, 0, 20)) + np.array((x, y, x, y)) * 20
+        sheet.pen.line(tuple(ends.tolist()), _INK, 3)
+    return sheet.picture
+
+
 def handwriting(_: Numbers, content: Numbers) -> Image.Image:
     sheet = _Sheet((1000, 1300), (247, 244, 232))
     for line in range(20):
@@ -241,10 +342,23 @@ def slide(layout: Numbers, content: Numbers) -> Image.Image:
     return sheet.picture
 
 
+def street_map(layout: Numbers, content: Numbers) -> Image.Image:
+    """The same streets with other names."""
+    sheet = _Sheet((1000, 800), (238, 236, 228))
+    for _ in range(22):
+        x, y = layout.uniform(0, 1000), layout.uniform(0, 800)
+        sheet.pen.line((x, 0, layout.uniform(0, 1000), 800), "white", 12)
+        sheet.pen.line((0, y, 1000, layout.uniform(0, 800)), (250, 220, 140), 9)
+    for _ in range(40):
+        sheet.write(layout.uniform(0, 880), layout.uniform(0, 780), str(content.choice(_WORDS)), 16, (90, 90, 100))
+    return sheet.picture
+
+
 DOCUMENTS: Final[dict[str, Draw]] = {
     draw.__name__: draw
     for draw in (
-        page_with_one_word, receipt_with_one_digit, screenshot, ticked_form, music, bar_chart, spreadsheet, source_code,
-        hex_dump, sudoku, chess, code, ticket, x_ray, calendar, clock, handwriting, slide,
+        page, page_with_one_word, receipt, receipt_with_one_digit, screenshot, chat, form, ticked_form, music,
+        line_chart, bar_chart, scatter, table, spreadsheet, source_code, hex_dump, crossword, sudoku, chess, code,
+        barcode, ticket, x_ray, calendar, clock, maze, handwriting, slide, street_map,
     )
 }  # fmt: skip

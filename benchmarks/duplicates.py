@@ -3,7 +3,7 @@
 Some of 2,000 pictures are copied: the same bytes, the same pixels as PNG, re-encoded as JPEG at quality 60 to 95,
 resized by 0.35 to 2, and cropped: by 3% at both ends of each side, at one, or anywhere, or from 16:9 to 16:10. Others
 get a similar scene that is not a copy: the same drawing with another colour, pattern or shape, the same subject drawn
-again, and the next picture of a turning camera. Documents of 18 series, in which a number or some words differ, are
+again, and the next picture of a turning camera. Documents of 29 series, in which a number or some words differ, are
 copied likewise, though resized by 0.5 at least, as smaller ones cannot be read. The demo model proposes pairs by their
 vectors.
 """

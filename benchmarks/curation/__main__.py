@@ -3,7 +3,8 @@
 Whole commands over clustered vectors of 512 dimensions, a tenth of them near-copies of rows anywhere, with cosines on
 both sides of the cut: pruning, selecting, values of each image, clusters, matches in another collection of as many
 images, and few-shot labels. They are measured with reading the index and publishing the column, and again after 1% of
-the rows are new and 0.5% have left. Then come few-shot labels and clusters of the demo's pictures.
+the rows are new and 0.5% have left. Samples of the values are compared with brute force. Then come few-shot labels and
+clusters of the demo's pictures.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import numpy as np
 from benchmarks.common.clustered import BLOCK, DIM, GROUPS, add_rows, index_rows
 from benchmarks.common.process import Command, in_new_process, likeness
 from benchmarks.common.report import Figure, Report, run
-from benchmarks.curation.checks import recall_of_matches, share_of_pairs
+from benchmarks.curation.checks import errors, recall_of_matches, share_of_pairs, sizes
 from benchmarks.curation.demo import agreement, few_shot_labels
 from benchmarks.curation.near_copies import CUT, Copied
 from index.builder.build_index import build_index
@@ -79,6 +80,11 @@ def columns(report: Report, folder: Path, rows: int, quick: bool) -> None:
     report.table("whole commands; MiB beside mapped files", table)
     report.at_least("share of the pairs above the cut", in_new_process(share_of_pairs, own, data, rows), 0.99)
     report.at_least("recall@10 of matches", in_new_process(recall_of_matches, own, data, others), 0.99)
+    for name, wrong in zip(("outlier", "unique"), in_new_process(errors, own), strict=True):
+        report.at_most(f"{name}: share of values that differ from brute force", wrong, 0.05)
+    number, smallest, largest = in_new_process(sizes, own)
+    report.values("clusters", {"number": number, "smallest ÷ mean": smallest, "largest ÷ mean": largest})
+    report.at_most("clusters: largest ÷ mean", largest, 6)
 
 
 def judge(report: Report, name: str, step: Step, first: Command, later: Command, quick: bool) -> dict[str, Figure]:
