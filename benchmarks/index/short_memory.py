@@ -19,7 +19,7 @@ import numpy as np
 
 from benchmarks.common.clustered import BLOCK, MODEL, Clustered, Rows, Vectors, index_rows
 from benchmarks.common.process import bytes_read, can_limit_memory, in_new_process, limited_memory, seconds_of
-from benchmarks.common.report import Report, run
+from benchmarks.common.report import Report, Row, run
 from benchmarks.index.recall import exact, recall
 from index.collection import Collection
 from index.collection.layout import SEGMENTS
@@ -91,7 +91,7 @@ def _load_or_drop(folder: Path, *, load: bool) -> None:
 
 
 def judge(report: Report, found: dict[int, list[dict[str, float]]]) -> None:
-    table = [
+    table: list[Row] = [
         {"segments": count, "memory": name, **each}
         for count, several in found.items()
         for name, each in zip(("in memory", "a quarter of it"), several, strict=False)
