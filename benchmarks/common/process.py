@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import resource
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -65,7 +66,7 @@ def run_command(command: Sequence[str], environment: Mapping[str, str] | None = 
         out.seek(0)
         err.seek(0)
         if process.returncode:
-            raise RuntimeError(f"{command} exited with {process.returncode}: {err.read()[-4000:]}")
+            raise RuntimeError(f"{shlex.join(command)} exited with {process.returncode}: {err.read()[-4000:]}")
         peak_mib, anonymous_mib = (size / 2**10 for size in peaks.values())
         return Command(
             seconds=seconds,
