@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
 from typing import Any
 
 
@@ -78,34 +78,13 @@ class ReceivedRequest:
         return json.loads(self.body)
 
 
-class QuietServer(ThreadingHTTPServer):
-    """Ignores errors of connections that clients close. When it ends, it closes those that clients keep open."""
+class ScriptedServer(ThreadingHTTPServer):
+    """Answers paths, with or without their query, by `routes`, others by the route "*" if there is one, or else by
+    `replies` in turn; the last one repeats. When it ends, it closes the connections that clients keep open.
+    """
 
     daemon_threads = True
     request_queue_size = 64
-
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self._sockets: list[socket.socket] = []
-
-    def finish_request(self, request: Any, client_address: Any) -> None:
-        self._sockets.append(request)
-        super().finish_request(request, client_address)
-
-    def server_close(self) -> None:
-        super().server_close()
-        for each in self._sockets:
-            with suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        pass
-
-
-class ScriptedServer(QuietServer):
-    """Answers paths, with or without their query, by `routes`, others by the route "*" if there is one, or else by
-    `replies` in turn; the last one repeats.
-    """
 
     def __init__(self, *replies: Reply, tls: ssl.SSLContext | None = None, host: str = "127.0.0.1") -> None:
         super().__init__((host, 0), Player)
@@ -119,6 +98,20 @@ class ScriptedServer(QuietServer):
         self.ongoing = 0
         self.max_ongoing = 0
         self.lock = threading.Lock()
+        self._sockets: list[socket.socket] = []
+
+    def finish_request(self, request: Any, client_address: Any) -> None:
+        self._sockets.append(request)
+        super().finish_request(request, client_address)
+
+    def server_close(self) -> None:
+        super().server_close()
+        for each in self._sockets:
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Nothing: clients close connections."""
 
     @property
     def url(self) -> str:
@@ -134,7 +127,7 @@ def scripted(*replies: Reply, tls: ssl.SSLContext | None = None, host: str = "12
 
 
 @contextmanager
-def in_thread(server: ThreadingHTTPServer) -> Iterator[str]:
+def in_thread(server: HTTPServer) -> Iterator[str]:
     """Serve during the block; yields host:port."""
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     thread.start()

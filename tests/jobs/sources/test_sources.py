@@ -21,7 +21,7 @@ from embedder.errors import FetchError
 from index.collection.rows import FIXED_COLUMNS, JSON
 from jobs.errors import SourceError
 from jobs.sources.list_images import left_out_warning
-from tests.support.collections.s3_server import Bucket, FaultyProxy
+from tests.support.collections.s3_server import Bucket, FaultyServer
 from tests.support.listings import (
     fetched,
     ids,
@@ -548,7 +548,7 @@ def test_a_tar_of_a_bucket_takes_a_request_for_each_megabyte(
     samples = {f"{n:03}.{kind}": b"1" * 10 for n in range(200) for kind in ("jpg", "json", "txt")}
     path = write_tar(tmp_path / "a.tar", samples | {f"{n:03}.jpg": b"x" * size for n in range(200)})
     store.put("a.tar", path.read_bytes())
-    proxy = FaultyProxy(store.server, share=0.0, seed=0)
+    proxy = FaultyServer()
     with proxy.listening() as host, pytest.MonkeyPatch.context() as patch:
         patch.setenv("AWS_ENDPOINT_URL", f"http://{host}")
         listing = list_images(f"s3://{store.name}/a.tar")
@@ -577,7 +577,7 @@ def test_a_bucket_is_listed_whole_in_order_and_with_etags(
             names.append(f"{folder}/x.jpg")
             store.put(f"pics/{names[-1]}", names[-1].encode())
             store.put(f"pics/{folder}/", b"")
-    proxy = FaultyProxy(store.server, share=0.1, seed=5, page=7)
+    proxy = FaultyServer(share=0.1, seed=5, page=7)
     with proxy.listening() as host, pytest.MonkeyPatch.context() as patch:
         patch.setenv("AWS_ENDPOINT_URL", f"http://{host}")
         listing = list_images(f"s3://{store.name}/pics")
