@@ -50,7 +50,6 @@ class ClipEmbedder:
         cls,
         model: str | Checkpoint,
         *,
-        revision: str | None = None,
         device: str | None = None,
         precision: str = "auto",
         batch_size: int = 64,
@@ -70,7 +69,7 @@ class ClipEmbedder:
         # In a thread that ends, because libgomp keeps a team of threads for each thread that has computed. If there are
         # more threads than cores, they sleep after each loop, 500 times in a pass of ViT-B/32: a sixth more time.
         with ThreadPoolExecutor(1, "likeness-load") as thread:
-            checkpoint = Checkpoint.find(model, revision) if isinstance(model, str) else model
+            checkpoint = Checkpoint.find(model) if isinstance(model, str) else model
             dtype = pick_dtype(torch_device, precision)
             return thread.submit(cls._load, checkpoint, torch_device, dtype, batch_size).result()
 

@@ -15,11 +15,8 @@ from api.local import running
 from embedder.errors import UnsupportedInputError
 from index.collection import Collection
 from index.collection.records import IndexSettings
-from index.collection.rows import row_schema
 from index.search import Searcher
-from jobs.embedding.model_source import model_record
-from tests.support.collections.hand_made import add_version
-from tests.support.collections.small_collection import PLAIN, embedded_row, fake_service
+from tests.support.collections.small_collection import PLAIN, add_rows, embedded_row, fake_service
 from tests.support.fake_embedder import FakeEmbedder
 from tests.support.servers.page_tools import heading, tiles
 
@@ -42,9 +39,8 @@ def url(tmp_path: Path) -> Iterator[str]:
         "colour": 2 * ["warm", "cold", "cold"],
     }
     metadata = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
-    schema = row_schema(embedder.identity.dim, [pa.field(name, pa.string()) for name in columns])
-    table = pa.Table.from_pylist([row | more for row, more in zip(rows, metadata, strict=True)], schema=schema)
-    add_version(collection, table, settings=IndexSettings(words=()), model=model_record(embedder.identity))
+    rows = [row | more for row, more in zip(rows, metadata, strict=True)]
+    add_rows(collection, rows, embedder, dict.fromkeys(columns, pa.string()), IndexSettings(words=()))
     with running(create_app(fake_service(Searcher.open(collection), embedder=embedder))) as url:
         yield url
 

@@ -14,11 +14,8 @@ from api.local import running
 from embedder.errors import UnsupportedInputError
 from index.collection import Collection
 from index.collection.records import IndexSettings
-from index.collection.rows import row_schema
 from index.search import Searcher
-from jobs.embedding.model_source import model_record
-from tests.support.collections.hand_made import add_version
-from tests.support.collections.small_collection import embedded_row, fake_service, png
+from tests.support.collections.small_collection import add_rows, embedded_row, fake_service, png
 from tests.support.fake_embedder import FakeEmbedder
 from tests.support.servers.page_tools import check_axe, heading, ids, params, search, tiles
 
@@ -49,10 +46,7 @@ def collection_in(folder: str, settings: IndexSettings | None = None) -> tuple[C
         embedded_row(name, uri, data, embedder) | texts.get(name, {}) | {"label": ("tea", "mint")[number % 2]}
         for number, (name, (uri, data)) in enumerate(zip(names, pictures.items(), strict=True))
     ]
-    schema = row_schema(embedder.identity.dim, [pa.field(name, kind) for name, kind in columns.items()])
-    add_version(
-        collection, pa.Table.from_pylist(rows, schema=schema), settings=settings, model=model_record(embedder.identity)
-    )
+    add_rows(collection, rows, embedder, columns, settings)
     return collection, pictures
 
 

@@ -16,13 +16,10 @@ from api.settings import Access, ServeSettings
 from embedder.models.clip import ClipEmbedder
 from embedder.protocol import Embedder
 from index.collection import Collection
-from index.collection.rows import row_schema
 from index.search import Searcher
 from jobs.demo.gallery import Exhibit, Gallery, make_gallery
-from jobs.embedding.model_source import model_record
 from jobs.values import DEMO_MODEL
-from tests.support.collections.hand_made import add_version
-from tests.support.collections.small_collection import embedded_row, fake_service, png
+from tests.support.collections.small_collection import add_rows, embedded_row, fake_service, png
 from tests.support.fake_embedder import FakeEmbedder
 from tests.support.pictures.fetching import answer
 from tests.support.scripted_server import scripted
@@ -69,25 +66,20 @@ def gallery_site(folder: Path, *, count: int, access: Access | None = None, name
 def columns_site(folder: Path, values: Sequence[Mapping[str, Any]], types: Mapping[str, pa.DataType]) -> Iterator[str]:
     """The app with the fake model, and a picture for each of these values of columns. Yields its address."""
     embedder, step, rows, pictures = FakeEmbedder(), 240 // len(values), [], {}
-    model = model_record(embedder.identity)
     for number, more in enumerate(values):
         uri, data = f"memory:{number}.png", png((step * number, 90, 255 - step * number))
         pictures[uri] = data
         rows.append({**embedded_row(f"{number}.png", uri, data, embedder), **more})
-    schema = row_schema(model.dim, [pa.field(name, kind) for name, kind in types.items()])
     collection = Collection.create_or_open(str(folder))
-    add_version(collection, pa.Table.from_pylist(rows, schema=schema), model=model)
+    add_rows(collection, rows, embedder, types)
     with running(create_app(fake_service(Searcher.open(collection), pictures=pictures))) as address:
         yield address
 
 
 def _index(location: Path, gallery: Gallery, embedder: Embedder) -> None:
-    model = model_record(embedder.identity)
-    collection = Collection.create_or_open(str(location))
     rows = [_row(exhibit, gallery.folder, embedder) for exhibit in gallery.exhibits]
     rows.append(rows[0] | {"image_id": f"copies/{rows[0]['image_id']}", "note": None})
-    schema = row_schema(model.dim, [pa.field(name, kind) for name, kind in _METADATA.items()])
-    add_version(collection, pa.Table.from_pylist(rows, schema=schema), model=model)
+    add_rows(Collection.create_or_open(str(location)), rows, embedder, _METADATA)
 
 
 def _row(exhibit: Exhibit, folder: Path, embedder: Embedder) -> dict[str, Any]:
