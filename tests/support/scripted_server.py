@@ -14,14 +14,13 @@ from typing import Any
 
 @dataclass(frozen=True, kw_only=True)
 class Reply:
-    """An answer: silent for `silent_s` first, `drip_s` between bytes, `missing` bytes at the end. `hang_up`: none."""
+    """An answer: silent for `silent_s` first, `missing` bytes at the end. `hang_up`: none."""
 
     status: int = 200
     document: Any = field(default_factory=dict)
     data: bytes | None = None
     headers: dict[str, str] = field(default_factory=dict)
     silent_s: float = 0.0
-    drip_s: float = 0.0
     missing: int = 0
     hang_up: bool = False
 
@@ -40,11 +39,7 @@ class Reply:
         player.end_headers()
         if player.command == "HEAD":
             return
-        sent = data[: len(data) - self.missing]
-        step = 1 if self.drip_s else len(sent) or 1
-        for start in range(0, len(sent), step):
-            player.wfile.write(sent[start : start + step])
-            time.sleep(self.drip_s)
+        player.wfile.write(data[: len(data) - self.missing])
 
 
 Route = Callable[["Player"], None]
