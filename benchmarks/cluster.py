@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
-from PIL import Image
 from ray.cluster_utils import Cluster
 
 from benchmarks.common.embedding import Progress, embed
 from benchmarks.common.report import Report, run
+from benchmarks.common.small_pictures import draw, path_of
 from embedder.errors import UnsupportedInputError
 from embedder.identity import ModelIdentity
 from embedder.images import CropSpec
@@ -63,19 +63,15 @@ def steady_rate(progress: Progress, actors: int, rows: int) -> float:
 def measure(address: str, nodes: int, listing: pa.Table, folder: Path) -> float:
     """Images per second of the job on the cluster at `address`, with an actor on each of its nodes."""
     with ray_cluster(address, verbose=False):
-        where = Place(pool=Pool.for_cluster(None, None, resources={"device": 1}))
+        where = Place(pool=Pool(resources={"device": 1}).for_cluster(None, None))
         progress = embed(listing, folder, SleepingEmbedder(), SleepingEmbedder, block=_BLOCK, where=where)
     return steady_rate(progress, nodes, listing.num_rows)
 
 
 def make_listing(folder: Path, count: int) -> pa.Table:
     """`count` images, each with its own id, of a few small files that are decoded in almost no time."""
-    folder.mkdir()
-    rng = np.random.default_rng(20261121)
-    paths = [folder / f"{number:03}.png" for number in range(_FILES)]
-    for path in paths:
-        Image.fromarray(rng.integers(0, 256, (32, 32, 3), np.uint8)).save(path)
-    uris = [str(paths[number % _FILES]) for number in range(count)]
+    draw(folder, range(_FILES), seed=0)
+    uris = [str(path_of(folder, number % _FILES)) for number in range(count)]
     return listing_table({"image_id": [f"{number:06}" for number in range(count)], "uri": uris}, {})
 
 

@@ -37,10 +37,9 @@ from jobs.indexing.query_texts import QueryTexts, read_queries
 from jobs.limits import check_limits
 from jobs.planning.changes import SourceChange, compare
 from jobs.planning.decide import PlannedJob
-from jobs.planning.earlier_runs import last_filter
 from jobs.planning.image_filter import EVERY_IMAGE, ImageFilter
 from jobs.planning.known_rows import write_known
-from jobs.planning.plan import Plan
+from jobs.planning.plan import Plan, last_filter
 from jobs.planning.recent_changes import leave_out_recent
 from jobs.search_spec import SearchSpec
 from jobs.sources.files import require_source_exists, source_address
@@ -184,7 +183,7 @@ class Update:
         from jobs.annotation.predictors.searches import searches_recipe
 
         collection, live = snapshot.collection, snapshot.live.of_model(model)
-        recipe = searches_recipe(searches, collection, live, model, self.embedder)
+        recipe = searches_recipe(searches, {}, collection, live, model)  # which only plans
         return plan_annotation(live, annotation_log(collection, SEARCHES).snapshot(), recipe).todo.num_rows
 
     def _report_live(self, collection: Collection) -> None:

@@ -43,35 +43,20 @@ class Pool:
         """The minimum that a job needs of a cluster, for its autoscaler: a bundle per actor, and one to decode."""
         return [self._needs] * self.actors[0] + [_DECODE]
 
-    @classmethod
-    def for_cluster(
-        cls,
-        actors: tuple[int, int] | None,
-        num_gpus: float | None,
-        accelerator_type: str | None = None,
-        *,
-        num_cpus: float = 1,
-        resources: Mapping[str, float] | None = None,
-        memory: int = 0,
-    ) -> "Pool":
-        """The pool with the requested actors; by default as many as fit by the nodes' GPUs or `resources`, or one per
-        node if an actor needs neither. Raises `JobError` if they do not fit, as Ray would wait for ever.
+    def for_cluster(self, actors: tuple[int, int] | None, num_gpus: float | None) -> "Pool":
+        """The same with the requested actors and GPUs for each; by default as many as fit by the nodes' GPUs or
+        `resources`, or one per node if an actor needs neither. Raises `JobError` if they do not fit, as Ray would wait
+        for ever.
         """
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
         # `resources` may be another kind of device, on nodes without GPUs.
-        able = [node for node in nodes if all(node.get(name, 0) >= need for name, need in (resources or {}).items())]
+        able = [node for node in nodes if all(node.get(name, 0) >= need for name, need in self.resources.items())]
         share = (1.0 if any(node.get("GPU", 0) >= 1 for node in able) else 0.0) if num_gpus is None else num_gpus
-        pool = cls(
-            num_cpus=num_cpus,
-            num_gpus=share,
-            accelerator_type=accelerator_type,
-            resources=resources or {},
-            memory=memory,
-        )
+        pool = replace(self, num_gpus=share)
         capacities = _capacities(nodes, pool._needs)
         limit = _max_beside_decoding(nodes, capacities, pool._needs)
         if actors is None:
-            count = sum(capacities) if share or resources else sum(capacity > 0 for capacity in capacities)
+            count = sum(capacities) if share or self.resources else sum(capacity > 0 for capacity in capacities)
             actors = (max(1, int(min(count, limit))),) * 2
         if actors[0] > sum(capacities):
             raise JobError(

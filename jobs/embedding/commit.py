@@ -12,7 +12,7 @@ import pyarrow as pa
 from index.collection import Collection
 from index.collection.catalog.catalog import Catalog, RunRows
 from index.collection.merged.merge import merge_runs
-from index.collection.records import RowFile, RunManifest, RunStart
+from index.collection.records import RowFile, RunCounts, RunManifest, RunStart
 from index.collection.rows import FILTERED
 from jobs.addresses.record_checks import record_fetches
 from jobs.embedding.report import BlockSummary, EmbedReport
@@ -92,7 +92,7 @@ _NEW_AND_OLD = """
 """
 
 
-def _publish(collection: Collection, written: WrittenRun, rows: Catalog, counts: dict[str, int]) -> RunManifest:
+def _publish(collection: Collection, written: WrittenRun, rows: Catalog, counts: RunCounts) -> RunManifest:
     facts, deletes = rows.store_facts(), _deleted_ids(written.plan)
     return collection.commit_run(written.run, written.files, facts=facts, deletes=deletes, counts=counts)
 
@@ -104,7 +104,7 @@ def _deleted_ids(plan: Plan) -> Iterator[pa.Array[Any]]:
             yield from (batch[0] for batch in batches)
 
 
-def _checked_counts(written: WrittenRun, rows: Catalog, max_reject_rate: float) -> dict[str, int] | None:
+def _checked_counts(written: WrittenRun, rows: Catalog, max_reject_rate: float) -> RunCounts | None:
     """What the manifest of a run that passes the checks counts; None if it would change nothing. `rows` has its rows
     alone.
     """
@@ -130,5 +130,4 @@ def _checked_counts(written: WrittenRun, rows: Catalog, max_reject_rate: float) 
     require_few_rejects(report.reject_reasons, report.unfiltered, max_reject_rate, again)
     if counts.pop("failed_again") and not plan.deleted:
         return None
-    listed = {"listed": report.listed, "already_there": report.already_there, "deleted": plan.deleted}
-    return {**listed, **counts}
+    return RunCounts(listed=report.listed, already_there=report.already_there, deleted=plan.deleted, **counts)

@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
+from functools import cache
 from math import prod
 from typing import Any
 
@@ -21,6 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import ray
 import ray.data
+from ray.util.metrics import Counter, Gauge
 
 from embedder.errors import reason_label
 from index.collection.layout import TODO, run_path
@@ -38,7 +40,6 @@ from jobs.embedding.stages import (
     EmbedSettings,
     Work,
 )
-from jobs.embedding.worker_metrics import worker_metrics
 from jobs.errors import JobError
 from jobs.planning.todo import GROUP, RowGroup, Todo
 
@@ -186,9 +187,34 @@ def decode_images(
         yield from map(_counted, decoded)
 
 
+class _WorkerMetrics:
+    """This process's metrics, which Ray's nodes export for Prometheus. Ray prefixes their names with `ray_` and adds
+    `_total` to counters. Work that it retries is counted again, because it was done again.
+    """
+
+    def __init__(self) -> None:
+        self.rows = Counter("likeness_job_rows", "Images that a stage of embedding has finished.", tag_keys=("stage",))
+        self.rejects = Counter("likeness_job_rejects", "Images that cannot be used.", tag_keys=("reason",))
+        self.seconds = Counter("likeness_job_stage_seconds", "Seconds spent in each stage.", tag_keys=("stage",))
+        self.idle = Gauge(
+            "likeness_job_actor_idle_share",
+            "Share of time, over its last block, in which an actor and its GPU (if any) embedded nothing.",
+        )
+
+    def stage(self, name: str, rows: int, seconds: float) -> None:
+        """Count the rows and seconds of a stage. Ray refuses to count zero."""
+        if rows:
+            self.rows.inc(rows, {"stage": name})
+        if seconds > 0:
+            self.seconds.inc(seconds, {"stage": name})
+
+
+_worker_metrics = cache(_WorkerMetrics)
+
+
 def _counted(decoded: pa.Table) -> pa.Table:
     """The same table, counted in Ray's metrics."""
-    metrics = worker_metrics()
+    metrics = _worker_metrics()
     stages = decoded["error_stage"].to_pylist()
     metrics.stage("fetch", len(stages) - stages.count("fetch"), pc.sum(decoded["fetch_seconds"]).as_py())
     metrics.stage("decode", stages.count(None) + stages.count("filter"), pc.sum(decoded["decode_seconds"]).as_py())
@@ -207,7 +233,7 @@ class EmbedImages:
 
     async def __call__(self, table: pa.Table) -> pa.Table:
         """Embed a block, one at a time. Ray begins the next ones of a task while it is written."""
-        since, metrics = self._ended or time.perf_counter(), worker_metrics()
+        since, metrics = self._ended or time.perf_counter(), _worker_metrics()
         rows, facts = self._embed.make(table)
         self._ended = time.perf_counter()
         metrics.idle.set(max(0.0, 1 - facts["model_seconds"] / (self._ended - since)))

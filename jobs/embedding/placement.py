@@ -3,20 +3,21 @@
 from __future__ import annotations  # of Ray's pool only the type is imported
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from embedder.machine import usable_cpus
 from index.collection.stored_rows import StoredRows
-from jobs.embedding.here import blocks_here
+from jobs.embedding.ahead import decoded_ahead
 from jobs.embedding.model_source import ModelCache
 from jobs.embedding.report import BlockSummary
-from jobs.embedding.stages import STORED, EmbedBlock, EmbedSettings, Work
+from jobs.embedding.stages import STORED, EmbedBlock, EmbedSettings, Work, drop_fetcher, stop_decoders
 from jobs.errors import JobError
 from jobs.planning.todo import Todo
 from jobs.spec import Resources
@@ -28,6 +29,8 @@ _MIN_HOURS_FOR_RAY = 1.0
 """Above this, Ray takes over: on two cores it is no faster, but a worker that dies does not end the job."""
 _TOO_LONG = f"more than {_MIN_HOURS_FOR_RAY:g} h"
 _FORECAST_AFTER_S = 60.0
+_MIN_BLOCKS = 3
+"""One is embedded while two are decoded; with one, decoders would idle while they wait for its last pictures."""
 
 
 @dataclass(kw_only=True)
@@ -64,6 +67,21 @@ def run_blocks(todo: Todo, work: Work, where: Place) -> Iterator[BlockSummary]:
         from jobs.embedding.on_ray import blocks_on_ray  # importing Ray takes a second
 
         yield from blocks_on_ray(todo.slice(done), work, where.pool)
+
+
+def blocks_here(todo: Todo, work: Work, model_cache: ModelCache) -> Generator[BlockSummary]:
+    """Blocks in the order of the listing, without Ray: child processes decode ahead, and the caller's thread runs the
+    forward pass. Raises what loading and embedding raise."""
+    cores = usable_cpus()
+    settings = replace(work.decode, threads=work.decode.threads * cores, decoders=cores)
+    embed = replace(work.embed, load=partial(model_cache.load, work.embed.load))  # loads once for all plans
+    count = max(_MIN_BLOCKS, settings.tables_ahead(work.block_size))
+    try:
+        with decoded_ahead(todo.tables(work.block_size), settings, count) as blocks:
+            yield from EmbedBlock(embed).each(blocks)  # the model loads while the first blocks are decoded
+    finally:
+        stop_decoders(settings)
+        drop_fetcher()
 
 
 def run_stored_blocks(blocks: Iterable[StoredRows], embed: EmbedSettings, where: Place) -> Iterator[BlockSummary]:
@@ -121,16 +139,17 @@ def _start_ray(started: ExitStack, resources: Resources, memory: int, console: C
 
     with console.status("starting Ray: about ten seconds, or minutes on a busy machine"):
         started.enter_context(ray_cluster(resources.address, verbose=verbose))
-    actor: dict[str, Any] = {
-        "num_cpus": resources.cpus_per_actor or 1,
-        "accelerator_type": resources.accelerator_type,
-        "resources": resources.actor_resources,
-        "memory": memory,
-    }
-    make_pool = partial(Pool.for_cluster, resources.actors, resources.num_gpus, **actor)
+    smallest = Pool(
+        actors=resources.actors or (1, 1),
+        num_cpus=resources.cpus_per_actor or 1,
+        num_gpus=resources.num_gpus or 0,
+        accelerator_type=resources.accelerator_type,
+        resources=resources.actor_resources,
+        memory=memory,
+    )
+    make_pool = partial(smallest.for_cluster, resources.actors, resources.num_gpus)
     if resources.address is None:
         return make_pool()
-    smallest = Pool(actors=resources.actors or (1, 1), num_gpus=resources.num_gpus or 0, **actor)
     return wait_for_pool(make_pool, smallest.demand, resources.wait_for_nodes, console)
 
 

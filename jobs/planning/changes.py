@@ -16,8 +16,7 @@ from index.collection.collection import Snapshot
 from index.collection.rows import in_memory, is_filtered, metadata_columns
 from jobs.planning import plan_query as sql
 from jobs.planning.decide import NONE_RELISTED, Decisions, PlannedJob, where
-from jobs.planning.earlier_runs import last_filter
-from jobs.planning.plan import Counts, Plan
+from jobs.planning.plan import Counts, Plan, last_filter
 from jobs.planning.todo import IN_MEMORY
 from jobs.sources.listing import FILE_FACTS, LISTING, REFUSAL, REFUSED_STAGE, with_columns
 from jobs.sources.stored_listing import Listing

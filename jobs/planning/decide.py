@@ -21,9 +21,8 @@ from index.collection.rows import TEXT, is_filtered, metadata_columns
 from jobs.addresses.check_listing import NONE_POSTPONED
 from jobs.planning import plan_query as sql
 from jobs.planning.content_hashes import content_hashes
-from jobs.planning.earlier_runs import unfinished_run
 from jobs.planning.image_filter import EVERY_IMAGE, ImageFilter
-from jobs.planning.plan import Plan, next_attempt
+from jobs.planning.plan import Plan, next_attempt, unfinished_run
 from jobs.planning.todo import Todo
 from jobs.sources.listing import (
     COPIED,

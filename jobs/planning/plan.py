@@ -8,9 +8,12 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from embedder.images.exif import EXIF_VERSION
 from index.collection.catalog.catalog import Catalog, StoredAnswer
-from index.collection.collection import Collection
-from index.collection.records import ModelRecord, RowFile, RunStart
+from index.collection.collection import Collection, Snapshot
+from index.collection.records import ModelRecord, RowFile, RunSettings, RunStart
+from index.storage.storage import canonical_address
+from index.versions.servable import live_or_last_good_manifest
 from jobs.planning.image_filter import EVERY_IMAGE, ImageFilter
 from jobs.planning.todo import Todo
 
@@ -113,3 +116,23 @@ def block_name(attempt: int, image_ids: list[str]) -> str:
 def next_attempt(files: Sequence[RowFile]) -> int:
     """The number of the next try at a run that has these files."""
     return 1 + max((int(file.path.rpartition("/")[2].split("-")[0]) for file in files), default=0)
+
+
+def unfinished_run(snapshot: Snapshot, source: str, model: ModelRecord, image_filter: ImageFilter) -> RunStart | None:
+    """The newest run of a source, a model and a filter that was started and not committed."""
+    # A newer committed run would hide an older one's rows of the same ids; a new run copies these instead.
+    newer = (run for run in snapshot.unfinished if run.run_id > snapshot.last_run)
+    same = [run for run in newer if run.source == source and not image_filter.settings.differing(run)]
+    started = [run for run in same if run.model.agrees_with(model)]
+    if not started:
+        return None
+    # A run that is in the live version has lost its manifest. If it were resumed, its new rows would seem indexed.
+    live = live_or_last_good_manifest(snapshot.collection)
+    return None if live and started[-1].run_id in live.runs else started[-1]
+
+
+def last_filter(snapshot: Snapshot, source: str) -> ImageFilter:
+    """The filter for another run of a source, of the settings of its last: it cannot judge images."""
+    runs = (run for run in reversed(snapshot.committed) if canonical_address(run.source) == source)
+    settings = (RunSettings(keep=run.keep, exif=EXIF_VERSION * bool(run.exif)) for run in runs)
+    return next((ImageFilter(settings=each) for each in settings), EVERY_IMAGE)

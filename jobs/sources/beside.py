@@ -18,7 +18,7 @@ from index.collection.row_files import map_in_threads
 from index.collection.rows import TEXT, conform
 from index.storage.picture_reader import PictureReader
 from jobs.sources.list_videos import FRAME_MARK, shown_time
-from jobs.sources.listing import LISTING, Column, concat_listings, escaped, with_columns
+from jobs.sources.listing import LISTING, Column, common_schema, escaped, with_columns
 from jobs.sources.sorted_files import ManyFiles
 from jobs.sources.stored_listing import Listing
 from jobs.sources.text_encoding import captions
@@ -162,7 +162,9 @@ def _coalesced(rows: pa.Table, facts: pa.Table, name: str) -> Column:
     needed = ~np.asarray(has_value) & np.asarray(pc.is_valid(facts[name]))
     if not needed.any():
         return rows[name]
-    both: Any = concat_listings([rows.select([name]), facts.select([name])])[name]
+    parts = [rows.select([name]), facts.select([name])]
+    schema = common_schema(parts, parts)
+    both: Any = pa.concat_tables([conform(part, schema) for part in parts])[name]
     # `take`, as Arrow can coalesce neither JSON nor text with lists.
     taken: Column = both.take(pa.array(np.arange(len(rows)) + len(rows) * needed))
     return taken

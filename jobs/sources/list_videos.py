@@ -16,7 +16,7 @@ from embedder.machine import usable_cpus
 from index.storage.picture_reader import PictureReader
 from jobs.errors import SourceError
 from jobs.sources.files import SourceFile, file_listing
-from jobs.sources.listing import LISTING, UNREADABLE, Listed, Refused, concat_listings
+from jobs.sources.listing import LISTING, UNREADABLE, Listed, Refused
 
 FRAME_MARK = "#t="
 Frames: TypeAlias = Mapping[str, Sequence[Mapping[str, Any]]]
@@ -49,7 +49,7 @@ def list_videos(files: Sequence[SourceFile], listed_frames: ListedFrames) -> Lis
         found = list(pool.map(list_one, files))
     tables = [each for each in found if isinstance(each, pa.Table)]
     refused = [each for each in found if isinstance(each, Refused)]
-    return Listed(images=concat_listings([LISTING.empty_table(), *tables]), refused=refused)
+    return Listed(images=pa.concat_tables([file_listing([]), *tables]), refused=refused)
 
 
 def _list_video(fetcher: Fetcher, known: Frames, file: SourceFile) -> pa.Table | Refused:

@@ -168,17 +168,10 @@ def with_outcome(listing: pa.Table, outcome: pa.Table, names: Iterable[str]) -> 
     return with_columns(listing, {"size": sizes, **{name: outcome[name] for name in names}})
 
 
-def concat_listings(tables: Sequence[pa.Table]) -> pa.Table:
-    """Concatenate listings. Each column gets a type that holds all its values, and null where a listing lacks it.
-
-    Where no other type holds them, such as that of 2**60 and 1.5, it is text.
-    """
-    schema = common_schema(tables, tables)
-    return pa.concat_tables([conform(table, schema) for table in tables])
-
-
 def common_schema(tables: Iterable[pa.Table], again: Iterable[pa.Table]) -> pa.Schema:
-    """The schema of `concat_listings`; `again` has the same tables, which may be read from files."""
+    """The columns of listings, each with a type that holds all its values. Where no other type holds them, such as that
+    of 2**60 and 1.5, it is text. `again` has the same tables, which may be read from files.
+    """
     fields: dict[str, pa.Field[Any]] = {}
     for column in chain.from_iterable(map(of_values, tables)):
         fields[column.name] = common_field(fields.get(column.name, column), column)

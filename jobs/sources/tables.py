@@ -52,24 +52,30 @@ class TableReader:
     pictures: Pictures
     notes: dict[str, list[str]] = field(default_factory=dict)
 
-    def read(self) -> tuple[pa.Table, list[Refused]]:
+    def read(self) -> Listed:
         """The images of the table, whose metadata have the marks of `column_types`; and its unreadable lines."""
-        kind, lines = self.file.kind, dict[int, str]()
-        if kind == "parquet":
-            return self._read_parquet(), []
-        data, code_page = as_utf8(self._read_file(lambda source: source.read()), self.file.uri)
-        if code_page:
-            self.notes.setdefault(f"lists are not UTF-8 and were read as {code_page}", []).append(self.file.name)
-        if kind in ("csv", "tsv"):
-            written, table = CSV, self._read_file(lambda _: read_csv(data, self.columns.uris, lines))
-        else:
-            texts = {*(name for name, type_ in self.columns.types.items() if type_ == "text"), self.columns.ids}
-            written, table = JSON, self._read_file(lambda _: read_json(data, texts, lines))
-        check_names(self.file, table.column_names)
-        return self._list_uris(table, written), [
+        lines = dict[int, str]()
+        match self.file.kind:
+            case "parquet":
+                images = self._read_parquet()
+            case "csv" | "tsv":
+                images = self._read_text(CSV, lambda data: read_csv(data, self.columns.uris, lines))
+            case _:
+                texts = {*(name for name, type_ in self.columns.types.items() if type_ == "text"), self.columns.ids}
+                images = self._read_text(JSON, lambda data: read_json(data, texts, lines))
+        refused = [
             Refused(image_id=f"{self.file.name}#line={line}", uri=None, reason="bad_line", message=problem)
             for line, problem in lines.items()
         ]
+        return Listed(images=images, refused=refused, notes=self.notes)
+
+    def _read_text(self, written: bytes, parse: Callable[[bytes], pa.Table]) -> pa.Table:
+        data, code_page = as_utf8(self._read_file(lambda source: source.read()), self.file.uri)
+        if code_page:
+            self.notes.setdefault(f"lists are not UTF-8 and were read as {code_page}", []).append(self.file.name)
+        table = self._read_file(lambda _: parse(data))
+        check_names(self.file, table.column_names)
+        return self._list_uris(table, written)
 
     def _read_parquet(self) -> pa.Table:
         def read(source: pa.NativeFile) -> tuple[pa.Table, str | None, int, Column | None]:
@@ -217,36 +223,32 @@ class ListReader:
         """The rows of a table that are images. Beside pictures or tars, a table need not be a list of images."""
         kind = table.kind
         try:
-            rows, refused, notes = self._list(table)
+            listed = self._list(table)
         except NotAListError:
             if self.columns.uri or not (self.pictures.listing.num_rows or self.containers):
                 raise
             return _left_out(f".{kind} without addresses or pictures")
         # As img2dataset writes them: the web addresses from which the pictures of a tar or folder were downloaded.
-        of_web = pc.all(pc.match_substring_regex(rows["uri"], "^https?://")).as_py()
+        of_web = pc.all(pc.match_substring_regex(listed.images["uri"], "^https?://")).as_py()
         if of_web and str(PurePosixPath(table.name).with_suffix("")) in self.containers:
             return _left_out(f".{kind} with the origins of pictures")
-        rows, excluded = self._without_excluded(table, rows)
-        return Listed(images=rows, refused=refused, left_out=excluded, notes=notes)
+        return self._without_excluded(table, listed) if self.exclusions.has_patterns else listed
 
-    def _list(self, table: SourceFile) -> tuple[pa.Table, list[Refused], dict[str, list[str]]]:
+    def _list(self, table: SourceFile) -> Listed:
         """A file beside the list wins over an address, as the bytes do in Parquet."""
         if self.pictures.listing.num_rows and not self.columns.uri:
             with suppress(NotAListError):
-                by_name = TableReader(table, replace(self.columns, uri=FILE_NAME), self.pictures)
-                rows, refused = by_name.read()
-                if self.pictures.named_by(rows["uri"]).num_rows:
-                    return rows, refused, by_name.notes
-        reader = TableReader(table, self.columns, self.pictures)
-        return *reader.read(), reader.notes
+                by_name = TableReader(table, replace(self.columns, uri=FILE_NAME), self.pictures).read()
+                if self.pictures.named_by(by_name.images["uri"]).num_rows:
+                    return by_name
+        return TableReader(table, self.columns, self.pictures).read()
 
-    def _without_excluded(self, table: SourceFile, rows: pa.Table) -> tuple[pa.Table, Counter[str]]:
-        if not self.exclusions.has_patterns:
-            return rows, Counter()
+    def _without_excluded(self, table: SourceFile, listed: Listed) -> Listed:
         root = f"{place(table.uri.removesuffix(table.name))}/"
-        addresses = ["" if uri is None else place(uri).removeprefix(root) for uri in rows["uri"].to_pylist()]
+        addresses = ["" if uri is None else place(uri).removeprefix(root) for uri in listed.images["uri"].to_pylist()]
         kept = [not self.exclusions.excludes(address.rpartition("://")[2]) for address in addresses]
-        return rows.filter(pa.array(kept, pa.bool_())), +Counter({EXCLUDED: kept.count(False)})
+        images, excluded = listed.images.filter(pa.array(kept, pa.bool_())), Counter({EXCLUDED: kept.count(False)})
+        return replace(listed, images=images, left_out=+excluded)
 
 
 def _left_out(kind: str) -> Listed:

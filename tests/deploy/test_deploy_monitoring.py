@@ -25,7 +25,7 @@ from api.observe.log import RequestRecord
 from api.observe.metrics import Metrics
 from api.search.collections import Collections
 from api.settings import RequestLimits
-from jobs.embedding import worker_metrics
+from jobs.embedding import on_ray
 from jobs.schedule.history import HistoryEntry
 from jobs.schedule.metrics_file import write_metrics
 from tests.support.collections.small_collection import PLAIN, fake_service, make_collection
@@ -92,15 +92,15 @@ def job_metrics(folder: Path) -> dict[str, set[str]]:
     """The metrics in `metrics_file` at the end of a run."""
     run = HistoryEntry.begin("/pictures", "/collection").end("succeeded")
     run = run.model_copy(update={"counts": {"added": 1}, "seconds": {"embed": 1.0}, "recall": 0.99})
-    write_metrics(str(folder / "job.prom"), run, run)
+    write_metrics(str(folder / "job.prom"), run)
     families = text_string_to_metric_families((folder / "job.prom").read_text())
     return {sample.name: set(sample.labels) for family in families for sample in family.samples}
 
 
 def running_job_metrics() -> dict[str, set[str]]:
-    """The metrics declared in `jobs.embedding.worker_metrics`, with the names that Ray gives them."""
+    """The metrics declared in `jobs.embedding.on_ray`, with the names that Ray gives them."""
     metrics = {}
-    for call in ast.walk(ast.parse(inspect.getsource(worker_metrics))):
+    for call in ast.walk(ast.parse(inspect.getsource(on_ray))):
         if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id in ("Counter", "Gauge"):
             name = ast.literal_eval(call.args[0])
             tags = next((ast.literal_eval(each.value) for each in call.keywords if each.arg == "tag_keys"), ())

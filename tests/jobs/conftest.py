@@ -17,7 +17,7 @@ from tests.support.pictures.tiny_checkpoints import save_siglip
 @pytest.fixture(scope="session", autouse=True)
 def reuse_decoders() -> Iterator[None]:
     """Jobs leave their decoding processes to the next test: starting them takes half as long as the rest of a job."""
-    with patch("jobs.embedding.here.stop_decoders", lambda _: None):
+    with patch("jobs.embedding.placement.stop_decoders", lambda _: None):
         yield
 
 

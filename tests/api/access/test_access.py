@@ -1,4 +1,4 @@
-"""Who may send requests, and how often."""
+"""Who may send requests, and how often; and headers for browsers."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import pytest
 from fastapi import FastAPI
+from fastapi.testclient import TestClient
 
 from api.access.keys import KeyRing, KeyScope, add_key
 from api.errors import ListenError
@@ -168,6 +169,69 @@ def test_any_address_but_loopback_needs_keys_or_allow_remote(keys: Keys, host: s
     for permission in ({"allow_remote": True}, {"keys_file": str(keys.path)}):
         settings = ServeSettings.model_validate({"collection": "c", "host": host, **permission})
         assert settings.listen_address() == (host, 8000)
+
+
+# Headers for browsers, and other sites
+
+POLICY = "default-src 'none'; frame-ancestors 'none'"
+
+
+@pytest.fixture(scope="module")
+def keyed(service: SearchService, keys: Keys) -> TestClient:
+    settings = ServeSettings(collection="c", keys_file=str(keys.path), cors_origins=frozenset({"https://ours.example"}))
+    return on_this_machine(create_app(service, access=settings.access()))
+
+
+@pytest.mark.parametrize(
+    ("path", "headers", "status", "policy"),
+    [
+        ("/index", {}, 200, POLICY),
+        ("/index", {"API-Version": " 1 "}, 200, POLICY),
+        ("/nothing", {"API-Version": "1"}, 404, POLICY),
+        ("/openapi.json", {}, 200, POLICY),
+        ("/picture?id=red.png", {"X-Request-ID": "mine"}, 200, "default-src 'none'; sandbox"),
+    ],
+)
+def test_every_answer_has_security_headers(
+    app: FastAPI, keyed: TestClient, path: str, headers: dict[str, str], status: int, policy: str
+) -> None:
+    answer, refused = on_this_machine(app).get(path, headers=headers), keyed.get("/index", headers=headers)
+    assert (answer.status_code, answer.headers["content-security-policy"]) == (status, policy)
+    assert refusal(refused) == (401, "unauthorized")
+    assert refused.headers["content-security-policy"] == POLICY
+    for received in (answer.headers, refused.headers):
+        assert received["x-content-type-options"] == "nosniff"
+        assert received["referrer-policy"] == "no-referrer"
+        assert received["api-version"] == "1"
+        assert received["x-request-id"] == headers.get("X-Request-ID", received["x-request-id"])
+        assert "access-control-allow-origin" not in received
+
+
+PREFLIGHT = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization,content-type"}
+
+
+def test_only_listed_sites_may_send_requests(app: FastAPI, keyed: TestClient) -> None:
+    for origin, allowed in (("https://ours.example", "https://ours.example"), ("https://theirs.example", None)):
+        answer = keyed.options("/search", headers={"Origin": origin, **PREFLIGHT})
+        assert answer.headers.get("access-control-allow-origin") == allowed
+        assert answer.status_code == (200 if allowed else 400)
+        refused = search_star(keyed, headers={"Origin": origin})
+        assert refusal(refused) == (401, "unauthorized")
+        assert refused.headers.get("access-control-allow-origin") == allowed
+    assert "access-control-allow-credentials" not in refused.headers
+    headers = {"Origin": "https://ours.example", **PREFLIGHT}
+    assert on_this_machine(app).options("/search", headers=headers).status_code == 405
+
+
+@pytest.mark.parametrize("version", ["2", "", "1.0", "latest"])
+def test_another_api_version_is_refused(keyed: TestClient, version: str) -> None:
+    refused = keyed.get("/index", headers={"API-Version": version})
+    assert refusal(refused) == (400, "unknown-api-version")
+    assert refused.json()["detail"] == f'expected API-Version: 1, got "{version}"'
+    assert refused.headers["api-version"] == "1"
+    assert refused.headers["x-content-type-options"] == "nosniff"
+    assert refused.headers["content-security-policy"] == POLICY
+    assert "x-request-id" in refused.headers
 
 
 # Rates

@@ -2,10 +2,8 @@
 vectors read.
 """
 
-from collections.abc import Iterator
 from pathlib import Path
 
-import faiss
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -23,15 +21,6 @@ DIM, ROWS, SEGMENTS = 16, 1_800, 3
 GONE = np.arange(0, ROWS, 11)
 QUERIES = unit_vectors(60, seed=1, dim=DIM)
 Vectors = npt.NDArray[np.float32]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """Faster with so little data, because threads do not wait for each other."""
-    before = faiss.omp_get_max_threads()
-    faiss.omp_set_num_threads(1)
-    yield
-    faiss.omp_set_num_threads(before)
 
 
 @pytest.fixture(scope="module", params=["IVF16,PQ8x4fsr", "HNSW16,SQ8,Refine(SQ8)"])

@@ -252,12 +252,6 @@ def test_rows_are_stored_in_large_batches(tmp_path: Path) -> None:
     vectors = unit_vectors(50_000, dim=2)
     segment = open_segment(tmp_path, build(tmp_path, vectors, IndexSettings(latency_ms=1e3)))
     assert [len(batch) for batch in segment.batches] == [16_800, 16_800, 16_400]  # written as 700 each
-    somewhere = np.random.default_rng(1).permutation(50_000)[:1_000]
-    ids = segment.ids(somewhere)
-    assert ids.tolist() == [str(position) for position in somewhere]
-    assert np.array_equal(segment.positions(pa.array(ids)), somewhere)
-    assert [row["image_id"] for row in segment.rows(somewhere, ["image_id"])] == ids.tolist()
-    assert segment.ids(np.empty(0, np.int64)).tolist() == segment.rows(np.empty(0, np.int64)) == []
     segment.add_tombstones(np.array([3, 20_000]))
     positions, blocks = zip(*segment.live_blocks(), strict=True)
     assert len(blocks) > 1

@@ -170,7 +170,7 @@ def assert_no_row_is_lost_or_doubled(nodes: Nodes, gallery: Gallery, tmp_path: P
     log = tmp_path / "log"
     count = len(nodes.with_device)
     with ray_cluster(nodes.address, verbose=False):
-        pool = Pool.for_cluster(None, None, resources={"npu": 1})
+        pool = Pool(resources={"npu": 1}).for_cluster(None, None)
         assert pool.actors == (count, count)
         events = AfterRows((60, lose), (150, lose))
         load = Slow(str(log), 0.05)
@@ -226,7 +226,7 @@ def test_a_pool_grows_and_rays_metrics_count_its_stages(three: Nodes, gallery: G
     with ray_cluster(three.address, verbose=False):
         Watched()(EmbedReport(listed=0, already_there=0))
         before, seen = seen, {}
-        pool = Pool.for_cluster((1, 2), None, resources={"npu": 1})
+        pool = Pool(resources={"npu": 1}).for_cluster((1, 2), None)
         load = Slow(str(tmp_path / "log"), 0.1)
         report = embed(gallery.folder, tmp_path / "c", load=load, where=Place(pool=pool), progress=Watched())
     assert report.embedded == COUNT - BROKEN

@@ -35,6 +35,10 @@ def node(cpus: float = 8, gib: float = 32, **own: float) -> dict[str, Any]:
     return {"Alive": True, "Resources": {"CPU": cpus, "memory": gib * GIB, **own}}
 
 
+def sized(actors: tuple[int, int] | None = None, num_gpus: float | None = None, **actor: Any) -> Pool:
+    return Pool(**actor).for_cluster(actors, num_gpus)
+
+
 GPUS = [node(), node(8, GPU=4), node(8, GPU=2)]
 
 
@@ -52,6 +56,9 @@ GPUS = [node(), node(8, GPU=4), node(8, GPU=2)]
         ([node(npu=2), node(npu=3), node(8, 6, npu=4)], {"resources": {"npu": 1}, "memory": 4 * GIB}, (6, 6)),
         ([node(2, GPU=4), node(1, GPU=1)], {}, (2, 2)),  # one CPU is left for decoding
         ([node(8, GPU=4)], {"num_cpus": 3}, (2, 2)),  # and two CPUs to decode
+        ([node(8, 3)], {"memory": 3 * GIB // 2}, (1, 1)),  # and 1 GiB
+        ([node(8, 3.5, npu=4)], {"resources": {"npu": 1}, "memory": 3 * GIB // 2}, (1, 1)),
+        ([node(1, 4), node(2, 0.5), node(1, 2)], {"memory": 2 * GIB}, (1, 1)),
         ([node(GPU=1)], {"actors": (1, 16), "num_gpus": 1.0}, (1, 16)),  # more than fit now
     ],
 )
@@ -59,7 +66,7 @@ def test_actors_are_as_many_as_the_nodes_have_room_for(
     nodes: list[dict[str, Any]], there: list[dict[str, Any]], options: dict[str, Any], expected: tuple[int, int]
 ) -> None:
     nodes += there
-    assert Pool.for_cluster(**{"actors": None, "num_gpus": None, **options}).actors == expected
+    assert sized(**options).actors == expected
 
 
 def test_what_an_actor_reserves() -> None:
@@ -70,10 +77,10 @@ def test_what_an_actor_reserves() -> None:
 
 def test_another_device_needs_no_gpu_and_a_label_of_nodes_with_gpus_does(nodes: list[dict[str, Any]]) -> None:
     nodes += [node(8, GPU=2, fast=1), node(8, npu=3)]
-    assert (Pool.for_cluster(None, None).num_gpus, Pool.for_cluster(None, None).actors) == (1, (2, 2))
-    pool = Pool.for_cluster(None, None, resources={"npu": 1})
+    assert (sized().num_gpus, sized().actors) == (1, (2, 2))
+    pool = sized(resources={"npu": 1})
     assert (pool.num_gpus, pool.actors) == (0, (3, 3))
-    assert Pool.for_cluster(None, None, resources={"fast": 0.1}).num_gpus == 1
+    assert sized(resources={"fast": 0.1}).num_gpus == 1
 
 
 def test_a_job_that_has_to_wait_for_others_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,56 +93,37 @@ def test_a_job_that_has_to_wait_for_others_says_so(monkeypatch: pytest.MonkeyPat
     )
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (
-            {"actors": (24, 24), "num_gpus": 0},
-            r"24 actors, .* 1 CPU, 1,024 MiB .*: ask for at most 23 with --actors",
-        ),
-        ({"num_gpus": 3}, "an actor needs 3 GPU, but no node has more than 2 GPU: ask for a smaller share"),
-        ({"resources": {"npu": 1}}, "an actor needs 1 npu, but no node has more than 0 npu: ask for less"),
-        ({"num_cpus": 9}, "an actor needs 9 CPU, but no node has more than 8 CPU: ask for less with --cpus-per-actor"),
-        (
-            {"num_cpus": 9, "resources": {"npu": 1}},
-            r"9 CPU, 1 npu, .* 8 CPU, 0 npu: ask for less, or add such a node",
-        ),
-        ({"memory": 64 * GIB}, "an actor needs 65,536 MiB, but no node has more than 32,768 MiB: free some memory"),
-        ({"accelerator_type": "H200"}, "the cluster has no accelerator 'H200': it has A100, L4; give one of these"),
-        (
-            {"actors": (5, 9), "num_gpus": 0.5, "accelerator_type": "A100"},
-            r"5 actors were requested, each with 1 CPU, 0.5 GPU; the cluster has room for 4: ask for fewer",
-        ),
-        ({"num_gpus": 1, "resources": {"disk": 1}}, "has all that an actor needs, 1 CPU, 1 GPU, 1 disk: ask for less"),
-    ],
-)
-def test_what_no_node_can_hold_is_refused(nodes: list[dict[str, Any]], options: dict[str, Any], message: str) -> None:
-    nodes += [node(GPU=2, **{"accelerator_type:A100": 1}), node(GPU=1, **{"accelerator_type:L4": 1}), node(disk=1)]
-    with pytest.raises(JobError, match=message):
-        Pool.for_cluster(**{"actors": None, "num_gpus": None, **options})
+KINDS = [node(GPU=2, **{"accelerator_type:A100": 1}), node(GPU=1, **{"accelerator_type:L4": 1}), node(disk=1)]
+NO_ROOM = r"may leave no node .* for decoding \(the largest has {} MiB for Ray\): free some memory, or add a node"
+TOO_MUCH: list[tuple[list[dict[str, Any]], dict[str, Any], str]] = [
+    (KINDS, {"actors": (24, 24), "num_gpus": 0}, "24 actors, .* 1 CPU, 1,024 MiB .*: ask for at most 23"),
+    (KINDS, {"num_gpus": 3}, "an actor needs 3 GPU, but no node has more than 2 GPU: ask for a smaller share"),
+    (KINDS, {"resources": {"npu": 1}}, "an actor needs 1 npu, but no node has more than 0 npu: ask for less"),
+    (KINDS, {"num_cpus": 9},
+     "an actor needs 9 CPU, but no node has more than 8 CPU: ask for less with --cpus-per-actor"),
+    (KINDS, {"num_cpus": 9, "resources": {"npu": 1}}, "9 CPU, 1 npu, .* 8 CPU, 0 npu: ask for less, or add such"),
+    (KINDS, {"memory": 64 * GIB}, "needs 65,536 MiB, but no node has more than 32,768 MiB: free some memory"),
+    (KINDS, {"accelerator_type": "H200"}, "the cluster has no accelerator 'H200': it has A100, L4; give one of these"),
+    (KINDS, {"actors": (5, 9), "num_gpus": 0.5, "accelerator_type": "A100"},
+     r"5 actors were requested, each with 1 CPU, 0.5 GPU; the cluster has room for 4: ask for fewer"),
+    (KINDS, {"num_gpus": 1, "resources": {"disk": 1}},
+     "has all that an actor needs, 1 CPU, 1 GPU, 1 disk: ask for less"),
+    # Decoding needs room wherever Ray puts the actors, or the job would wait for ever, without a visible warning.
+    ([node(4, 0.5), node(4, 0.75)], {}, NO_ROOM.format("768")),
+    ([node(8, 3)], {"memory": 5 * GIB // 2}, "1 actors, each with 1 CPU, 2,560 MiB, " + NO_ROOM.format("3,072")),
+    ([node(8, 3.5, npu=4)], {"actors": (2, 2), "resources": {"npu": 1}, "memory": 3 * GIB // 2},
+     "2 actors, .*: ask for at most 1 with --actors"),
+    ([node(1, 4), node(2, 0.5)], {"memory": 2 * GIB}, NO_ROOM.format("4,096")),  # no memory where a CPU is left
+]  # fmt: skip
 
 
-def test_decoding_has_room_beside_the_actors_wherever_ray_puts_them(nodes: list[dict[str, Any]]) -> None:
-    """Otherwise the job would wait for ever, without a visible warning."""
-    nodes += [node(4, 0.5), node(4, 0.75)]
-    message = r"1,024 MiB for decoding \(the largest has 768 MiB for Ray\): free some memory, or add a node"
+@pytest.mark.parametrize(("there", "options", "message"), TOO_MUCH)
+def test_what_no_node_can_hold_is_refused(
+    nodes: list[dict[str, Any]], there: list[dict[str, Any]], options: dict[str, Any], message: str
+) -> None:
+    nodes += there
     with pytest.raises(JobError, match=message):
-        Pool.for_cluster(None, None)
-    nodes.clear()
-    nodes += [node(8, 3)]  # an actor with 1.5 GiB leaves enough for decoding
-    assert Pool.for_cluster(None, None, memory=3 * GIB // 2).actors == (1, 1)
-    with pytest.raises(JobError, match=r"1 actors, each with 1 CPU, 2,560 MiB, may leave no node .*: free some memory"):
-        Pool.for_cluster(None, None, memory=5 * GIB // 2)
-    nodes[:] = [node(8, 3.5, npu=4)]
-    assert Pool.for_cluster(None, None, resources={"npu": 1}, memory=3 * GIB // 2).actors == (1, 1)
-    with pytest.raises(JobError, match=r"2 actors, .*: ask for at most 1 with --actors"):
-        Pool.for_cluster((2, 2), None, resources={"npu": 1}, memory=3 * GIB // 2)
-    # The CPU that is left is on a node without memory.
-    nodes[:] = [node(1, 4), node(2, 0.5)]
-    with pytest.raises(JobError, match=r"may leave no node .*\(the largest has 4,096 MiB for Ray\): free some memory"):
-        Pool.for_cluster(None, None, memory=2 * GIB)
-    nodes += [node(1, 2)]
-    assert Pool.for_cluster(None, None, memory=2 * GIB).actors == (1, 1)
+        sized(**options)
 
 
 def test_the_four_packages_and_the_demo_model_are_shipped() -> None:

@@ -23,10 +23,9 @@ from embedder.fetch.validators import Download
 from index.collection import Collection
 from jobs.cluster.pool import Pool
 from jobs.demo.gallery import Gallery
-from jobs.embedding.here import blocks_here
 from jobs.embedding.model_source import ModelCache
 from jobs.embedding.on_ray import decode_images
-from jobs.embedding.placement import Place, choose_place
+from jobs.embedding.placement import Place, blocks_here, choose_place
 from jobs.embedding.report import BlockSummary
 from jobs.embedding.stages import CollectionAt, DecodeSettings, Work, fetch_and_decode, stop_decoders
 from jobs.errors import RayStartError, TooManyRejectsError
@@ -49,7 +48,7 @@ def test_a_failure_ends_decoding_and_the_next_job_goes_on(
     gallery: Gallery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stopped = list[DecodeSettings]()
-    monkeypatch.setattr("jobs.embedding.here.stop_decoders", stopped.append)
+    monkeypatch.setattr("jobs.embedding.placement.stop_decoders", stopped.append)
     with pytest.raises(ModelError, match="no memory left"):
         embed(gallery.folder, tmp_path / "c", load=WithoutMemory, where=Place())
     assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("likeness-decode")]

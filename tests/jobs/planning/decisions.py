@@ -1,6 +1,6 @@
 """The words of a plan: the action of each image, and why."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple
 
@@ -49,7 +49,7 @@ class Run:
     """The key of its filter."""
     exif: bool
     files: dict[str, list[Image]] = field(default_factory=dict)
-    deletes: Sequence[str] = ()
+    deletes: list[str] = field(default_factory=list)
     committed: bool = False
 
     @property

@@ -142,7 +142,8 @@ def _find_copy(image: Image, pool: Sequence[Image], job: Job, *, by_content: boo
     row = row if row and (image["image_id"] in ids or not row["error_reason"]) else None
     if not row and by_content and image["size"] in {each["size"] for each in embedded.values()}:
         row = embedded.get(job.hash_of(image["uri"]))
-    out, judged = job.keep.judge(with_facts(image, row))
+    # A row that is embedded again, though it is not listed, is not judged.
+    out, judged = (False, True) if "run" in image else job.keep.judge(with_facts(image, row))
     return row if row and not out and (row["error_reason"] or judged or job.keep.measured) else None
 
 

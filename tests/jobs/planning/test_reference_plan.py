@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Self
@@ -24,7 +24,7 @@ from jobs.sources.stored_listing import Listing
 from tests.jobs.planning.decisions import WHYS
 from tests.jobs.planning.reference_plan import ReferencePlan
 from tests.support.collections.run_plans import ids_to_delete
-from tests.support.collections.storage_steps import KilledError
+from tests.support.collections.storage_steps import KilledError, at, is_number, kill
 from tests.support.nights.plan_history import History, Night
 
 NIGHTS = 6
@@ -107,11 +107,12 @@ def live_through(history: History) -> Counter[str]:
         with patch.object(Fetcher, "download", history.sources.download):
             listing = Listing.of([night.listing])
             change, catalogs = compared(history, night, listing)
-            expected = ReferencePlan(history.runs, night.images, night.job)
+            expected = ReferencePlan(history.runs(), night.images, night.job)
         assert_agrees(change, catalogs, expected, night)
         seen.update(each.why for each in expected.decisions.values())
         # A filter that keeps none of the images is refused.
-        with suppress(KilledError, UsageError), history.recording(night.killed_after):
+        killed = at(is_number(night.killed_after), after=True, action=kill) if night.killed_after else nullcontext()
+        with suppress(KilledError, UsageError), killed:
             plans = [write_known(plan, history.collection) for plan in change.plans]
             commit(history.collection, [history.write(plan, night) for plan in plans if not plan.done], 1.0)
     return seen

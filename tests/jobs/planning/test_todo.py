@@ -2,6 +2,7 @@
 
 import datetime as dt
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from index.collection.catalog.catalog import Catalog
+from index.collection.rows import in_parts
 from index.storage import Storage
 from jobs.planning import known_rows
 from jobs.planning.image_filter import EVERY_IMAGE
@@ -52,18 +54,6 @@ def test_rows_keep_their_values_and_types() -> None:
     ]
 
 
-@pytest.mark.parametrize("rows", [1, 7, GROUP, GROUP + 1, 3 * GROUP])
-def test_tables_have_as_many_rows_as_asked_for(rows: int) -> None:
-    count = 2 * GROUP + 5
-    todo = Todo(numbered(count).slice(start, 1_000) for start in range(0, count, 1_000))
-    for start in (0, 3, GROUP, count - 1):
-        rest = todo.slice(start)
-        tables = list(rest.tables(rows))
-        assert rest.num_rows == count - start
-        assert {table.num_rows for table in tables[:-1]} <= {rows}
-        assert pa.concat_tables(tables)["image_id"].to_pylist() == [str(number) for number in range(start, count)]
-
-
 def test_groups_say_where_the_rows_are(tmp_path: Path) -> None:
     todo, elsewhere = Todo([numbered(GROUP + 5)]).slice(4), Storage.open(tmp_path)
     todo.copy_files(elsewhere, "there")
@@ -79,11 +69,15 @@ def test_groups_say_where_the_rows_are(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("start", "end"), [(0, 0), (0, 3), (2, 5), (3, 4), (4, 9), (7, 9)])
 def test_a_part_has_its_rows_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, start: int, end: int) -> None:
-    monkeypatch.setattr("index.collection.catalog.row_facts._ROWS", 1)  # a file for each table
+    monkeypatch.setattr("jobs.planning.todo.in_parts", partial(in_parts, rows=1))  # a file for each table
+    monkeypatch.setattr("jobs.planning.todo.GROUP", 2)
     part, ids = Todo([numbered(9).slice(first, 3) for first in (0, 3, 6)]).slice(start, end), [*map(str, range(9))]
     assert (part.num_rows, images_to_do(part)["image_id"].to_pylist()) == (end - start, ids[start:end])
     found = Catalog(part.storage, [], live=False).table(f"SELECT image_id FROM {part.sql}")["image_id"].to_pylist()
     assert sorted(map(str, found)) == ids[start:end]
+    for rows in (1, 2, 3, 9):
+        tables = [table["image_id"].to_pylist() for table in part.tables(rows)]
+        assert tables == [ids[first : min(first + rows, end)] for first in range(start, end, rows)]
     if end - start > 1:
         assert images_to_do(part.slice(1))["image_id"].to_pylist() == ids[start + 1 : end]
     part.copy_files(Storage.open(tmp_path), "there")

@@ -3,7 +3,6 @@
 import datetime as dt
 import io
 import json
-import random
 import tarfile
 from collections import Counter
 from pathlib import Path
@@ -293,36 +292,6 @@ def test_patterns_exclude_files_folders_members_and_rows(tmp_path: Path, pattern
     assert every - short == {*excluded.split(), *by_default}
     assert left_out.get("in @eaDir", 0) == len(by_default)
     assert left_out.get("excluded", 0) + left_out.get("excluded, in tars", 0) > 0
-
-
-def test_every_file_of_a_random_source_is_listed_or_counted(tmp_path: Path) -> None:
-    kinds: dict[str, tuple[Any, int, dict[str, int]]] = {  # content, how many images, what is left out
-        "{}.jpg": (PICTURE, 1, {}),
-        "{}.TIFF": (PICTURE, 1, {}),
-        "{}.parquet": (CELLS, 3, {}),
-        "{}.tar": (tar_of("a.png", "b.bin", "c/d.jpg"), 2, {".bin, in tars": 1}),
-        "{}.csv": ("url\nhttp://x.test/{}\nhttp://y.test/{}\n", 2, {}),
-        "{}.tsv": ("n\tm\n1\t2\n", 0, {".tsv without addresses or pictures": 1}),
-        "{}.txt": ("words", 0, {".txt": 1}),
-        "{}.mov": (b"", 0, {".mov": 1}),
-        ".{}.jpg": (PICTURE, 0, {"hidden": 1}),
-        "@eaDir/{}/x.jpg": (PICTURE, 0, {"in @eaDir": 1}),
-        "{}": (b"", 0, {"no extension": 1}),
-    }
-    for seed in range(4):
-        rng = random.Random(seed)
-        source, images, expected = tmp_path / str(seed), 1, Counter[str]()
-        write_files(source, ["first.jpg"])
-        for number in range(rng.randrange(2, 14)):
-            name, (content, count, left_out) = rng.choice([*kinds.items()])
-            folder = "".join(f"{rng.choice(['a', 'b c', 'é'])}/" for _ in range(rng.randrange(3)))
-            path = folder + name.format(f"n{number}")
-            text = content.replace("{}", f"n{number}") if isinstance(content, str) else content
-            write_files(source, {path: text})
-            images += count
-            expected.update(left_out)
-        assert listed(source)[1] == expected, f"seed {seed}"
-        assert len(listed(source)[0]) == images, f"seed {seed}"
 
 
 def test_links_in_tars_are_counted(tmp_path: Path) -> None:

@@ -105,9 +105,10 @@ def test_any_file_name_can_be_fetched(tmp_path: Path) -> None:
     for name in names:
         put(tmp_path / name, name.encode())
     (tmp_path / os.fsdecode(b"latin-\xe9.jpg")).write_bytes(b"latin")
+    put(tmp_path / "latin-\\udce9.jpg", b"its escape")
     listing = list_images(str(tmp_path))
-    assert set(ids(listing)) == {*names, "latin-\\udce9.jpg"}
-    assert set(fetched(listing)) == {b"latin", *(name.encode() for name in names)}
+    assert set(ids(listing)) == {*names, "latin-\\udce9.jpg", "latin-\\udce9.jpg#duplicate=2"}
+    assert set(fetched(listing)) == {b"latin", b"its escape", *(name.encode() for name in names)}
 
 
 # Lists
@@ -196,14 +197,6 @@ def test_a_repeated_id_gets_a_name_that_no_row_of_the_list_has(tmp_path: Path) -
     assert uris(listing) == [f"{tmp_path}/{number}.jpg" for number in (0, 2, 1, 3, 4)]
 
 
-def test_file_names_that_are_escaped_alike_get_different_ids(tmp_path: Path) -> None:
-    (tmp_path / os.fsdecode(b"\xe9.jpg")).write_bytes(b"not unicode")
-    put(tmp_path / "\\udce9.jpg", b"its escape")
-    listing = list_images(str(tmp_path))
-    assert set(ids(listing)) == {"\\udce9.jpg", "\\udce9.jpg#duplicate=2"}
-    assert set(fetched(listing)) == {b"not unicode", b"its escape"}
-
-
 def test_unreadable_lines_reject_only_themselves(tmp_path: Path) -> None:
     listing = list_images(write_csv(tmp_path / "list.csv", "uri,id\na.jpg,1\nb.jpg\nc.jpg,3,x\nd.jpg,4\n"))
     assert ids(listing) == ["1", "4", "list.csv#line=3", "list.csv#line=4"]
@@ -221,10 +214,6 @@ def test_unreadable_lines_reject_only_themselves(tmp_path: Path) -> None:
 
 
 def test_text_that_is_not_utf8_is_escaped(tmp_path: Path) -> None:
-    put(tmp_path / "list.csv", "uri,note\na.jpg,café\nb.jpg,crème\n".encode() + b"\xe9.jpg,caf\xe9\n")
-    listing = list_images(str(tmp_path / "list.csv"))
-    assert ids(listing) == [f"{tmp_path}/{name}.jpg" for name in ("a", "b", "\\xe9")]
-    assert metadata(listing) == {"note": ["café", "crème", "caf\\xe9"]}
     columns = {"id": pa.array([b"x", b"\xff", None], pa.binary()), "picture": [b"1", b"2", b"3"]}
     pq.write_table(pa.table(columns), tmp_path / "images.parquet")
     listing = list_images(str(tmp_path / "images.parquet"))
@@ -289,9 +278,9 @@ def test_an_unreadable_folder_rejects_only_itself(tmp_path: Path, monkeypatch: p
 
 
 def test_a_csv_whose_types_change_half_way_is_read_as_text(tmp_path: Path) -> None:
-    lines = [f"{number}.jpg,{number}" for number in range(100_000)]
+    lines = [f"{number}.jpg,{number}" for number in range(2_000)]
     listing = list_images(write_csv(tmp_path / "list.csv", "\n".join(["uri,rank", *lines, "x.jpg,none"])))
-    assert metadata(listing)["rank"][-2:] == ["99999", "none"]
+    assert metadata(listing)["rank"][-2:] == ["1999", "none"]
 
 
 def test_the_separator_is_the_one_that_yields_the_address_column(tmp_path: Path) -> None:
@@ -323,11 +312,10 @@ def test_columns_are_refused_for_a_folder_without_lists(tmp_path: Path, option: 
 # Parquet files that hold the images
 
 
-@pytest.mark.parametrize("shape", ["binary", "struct"])
-def test_cells_of_parquet_files_fetch_to_the_very_bytes(tmp_path: Path, shape: str) -> None:
+def test_cells_of_parquet_files_fetch_to_the_very_bytes(tmp_path: Path) -> None:
     pictures = [os.urandom(number) for number in range(10, 17)]
-    values: list[Any] = [{"bytes": data, "path": None} for data in pictures] if shape == "struct" else list(pictures)
-    table = pa.table({"image": values, "label": list("aabbccd"), "size": range(7)})
+    cells = [{"bytes": data, "path": None} for data in pictures]
+    table = pa.table({"image": cells, "label": list("aabbccd"), "size": range(7)})
     pq.write_table(table, tmp_path / "part-0.parquet", row_group_size=3)
     pq.write_table(table.slice(0, 2), tmp_path / "part-1.parquet")
     listing = list_images(str(tmp_path))
@@ -515,17 +503,17 @@ def test_a_prefix_of_a_bucket(store: Bucket, tmp_path: Path) -> None:
             list_images(missing)
 
 
-@pytest.mark.parametrize("beside", [(), ("a.jpg", "5.csv.jpg")], ids=["lists", "lists beside pictures"])
+@pytest.mark.parametrize("beside", [(), ("a.jpg", "2.csv.jpg")], ids=["lists", "lists beside pictures"])
 def test_tars_and_lists_of_a_bucket_are_listed_as_those_of_a_folder(
     store: Bucket, tmp_path: Path, beside: Sequence[str]
 ) -> None:
     folder = write_files(tmp_path / "pics", beside)
     folder.mkdir(exist_ok=True)
-    for n in range(10):
+    for n in range(6):
         write_tar(folder / f"{n:02}.tar", {f"{each}.jpg": b"x" * n for each in range(n)})
         put(folder / f"{n:02}.csv", f"uri,id,of\n{n}.csv.jpg,{n},é{n}\n".encode("cp1252"))
         put(folder / f"{n:02}.parquet", parquet(image=[b"\xff\xd8\xff"] * n, mask=[b"x"] * n))
-    for bad in ("07.tar", "08.csv", "09.parquet"):
+    for bad in ("03.tar", "04.csv", "05.parquet"):
         put(folder / bad, b"\0\1\2\3\xff")
     for path in folder.iterdir():
         store.put(f"pics/{path.name}", path.read_bytes())
@@ -536,7 +524,7 @@ def test_tars_and_lists_of_a_bucket_are_listed_as_those_of_a_folder(
     assert ids(listing) == ids(expected)
     assert listing["of"] == expected["of"]
     assert [uri.rpartition("/")[2] for uri in uris(listing)] == [uri.rpartition("/")[2] for uri in uris(expected)]
-    assert sorted(refused(listing)) == ["07.tar", "08.csv", "09.parquet"]
+    assert sorted(refused(listing)) == ["03.tar", "04.csv", "05.parquet"]
     assert of_bucket == of_folder
     assert [*map(sorted, of_bucket.values())] == [*of_bucket.values()] != []
 
@@ -557,38 +545,36 @@ def test_a_tar_of_a_bucket_takes_a_request_for_each_megabyte(
     assert proxy.count["requests"] < most
 
 
-@pytest.mark.parametrize("by", ["by ranges", "by folders"])
-@pytest.mark.parametrize("page", [7, pytest.param(1000, marks=pytest.mark.long)], ids=["pages", "one page"])
-@pytest.mark.parametrize("folders", [0, 3, 80], ids=["at one level", "a few folders", "many folders"])
+@pytest.mark.parametrize("folders", [3, 80], ids=["a few folders", "many folders"])
 def test_a_bucket_is_listed_whole_in_order_and_with_etags(
-    store: Bucket, monkeypatch: pytest.MonkeyPatch, folders: int, page: int, by: str
+    store: Bucket, monkeypatch: pytest.MonkeyPatch, folders: int
 ) -> None:
-    monkeypatch.setattr("index.storage.list_objects._PAGE", page)
-    if by == "by folders":  # as on Azure, for which there is no server here
-        monkeypatch.setattr("index.storage.list_objects.AzureStore", S3Store)
-    count = 90 if folders == 80 else 45
-    names = [f"{n % folders:02}/{n % 5}/{n:03}.jpg" if folders else f"{n:03}.jpg" for n in range(count)]
+    names = [f"{n % folders:02}/{n % 5}/{n:03}.jpg" for n in range(folders + 10)]
+    names += ["40/x.jpg", "40-a/x.jpg"]  # below an object for a folder, and one that sorts between it and its name
     for name in names:
         store.put(f"pics/{name}", name.encode())
-    store.put("pics/", b"")  # some tools create such an object for a folder
+    for folder in ("", "40/", "40-a/"):  # some tools create such an object for a folder
+        store.put(f"pics/{folder}", b"")
     store.put("pictures/other.jpg", b"x")
-    for folder in ("40", "40-a"):  # an object for a folder, and a key that sorts between it and its name
-        if folders == 80:
-            names.append(f"{folder}/x.jpg")
-            store.put(f"pics/{names[-1]}", names[-1].encode())
-            store.put(f"pics/{folder}/", b"")
     proxy = FaultyServer(share=0.1, seed=5, page=7)
-    with proxy.listening() as host, pytest.MonkeyPatch.context() as patch:
-        patch.setenv("AWS_ENDPOINT_URL", f"http://{host}")
-        listing = list_images(f"s3://{store.name}/pics")
-    assert ids(listing) == sorted(names)
-    assert listing["etag"].to_pylist() == [f'"{hashlib.md5(name.encode()).hexdigest()}"' for name in sorted(names)]
-    assert listing["size"].to_pylist() == [len(name) for name in sorted(names)]
-    assert listing["modified"].null_count == 0
+    monkeypatch.setattr("index.storage.list_objects._PAGE", 7)
+    with proxy.listening() as host:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}")
+        by_ranges = list_images(f"s3://{store.name}/pics")
+        # As on Azure, for which there is no server here.
+        monkeypatch.setattr("index.storage.list_objects.AzureStore", S3Store)
+        by_folders = list_images(f"s3://{store.name}/pics")
+    assert ids(by_ranges) == sorted(names)
+    assert by_ranges["etag"].to_pylist() == [f'"{hashlib.md5(name.encode()).hexdigest()}"' for name in sorted(names)]
+    assert by_ranges["size"].to_pylist() == [len(name) for name in sorted(names)]
+    assert by_ranges["modified"].null_count == 0
+    assert by_folders == by_ranges
 
 
 @pytest.mark.parametrize("page", [3, 1000], ids=["pages", "one page"])
-def test_keys_of_any_characters_are_fetched(store: Bucket, monkeypatch: pytest.MonkeyPatch, page: int) -> None:
+def test_keys_of_any_characters_are_fetched_if_they_are_paths(
+    store: Bucket, monkeypatch: pytest.MonkeyPatch, page: int
+) -> None:
     monkeypatch.setattr("index.storage.list_objects._PAGE", page)
     names = sorted(["a b.jpg", "100%25.jpg", "é#?&+~.jpg", "sub dir/50%.jpg", "日本/x=1.jpg", "q'uote\".jpg"])
     for name in names:
@@ -597,18 +583,12 @@ def test_keys_of_any_characters_are_fetched(store: Bucket, monkeypatch: pytest.M
     assert ids(listing) == names
     assert listing["etag"].null_count == 0  # listed by obstore
     assert fetched(listing) == [name.encode() for name in names]
-
-
-def test_keys_that_are_not_paths_are_listed(store: Bucket) -> None:
-    names = ["a b.jpg", "a//b.jpg", "é.jpg"]
-    for name in names:
-        store.put(f"pics/{name}", name.encode())
+    store.put("pics/a//b.jpg", b"x")
     listing = list_images(f"s3://{store.name}/pics")
-    assert ids(listing) == names
+    assert ids(listing) == sorted([*names, "a//b.jpg"])
     assert listing["etag"].null_count == 0
-    assert fetched(listing.take([0, 2])) == [b"a b.jpg", "é.jpg".encode()]
     with pytest.raises(FetchError, match="empty path segment"):  # which a job counts as a reject
-        fetched(listing.slice(1, 1))
+        fetched(listing.slice(ids(listing).index("a//b.jpg"), 1))
 
 
 def test_an_object_does_not_hide_the_folder_of_its_name(store: Bucket) -> None:

@@ -51,18 +51,3 @@ def test_a_changed_listing_leaves_the_first_as_it_was() -> None:
     again = changed.changed("SELECT * REPLACE ('b2' AS image_id) FROM {listing} WHERE image_id = 'b'")
     assert [ids(each.read()) for each in (listing, changed, again)] == [["a", "b", "c"], ["b", "c"], ["b2"]]
     assert ids(changed.read(where="image_id <> 'b'")) == ["c"]
-
-
-def test_columns_get_a_type_for_the_values_of_all_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stored_listing, "ROWS", 1)
-    tables = [
-        part("a", year=[2026], size_class=["large"]),
-        part("b", year=[2026.5], price=[2**60]),
-        part("c", year=[None], price=[1.5]),
-    ]
-    rows = Listing.of(tables).read(["image_id", "year", "size_class", "price"]).to_pylist()
-    assert rows == [
-        {"image_id": "a", "year": 2026.0, "size_class": "large", "price": None},
-        {"image_id": "b", "year": 2026.5, "size_class": None, "price": str(2**60)},
-        {"image_id": "c", "year": None, "size_class": None, "price": "1.5"},
-    ]

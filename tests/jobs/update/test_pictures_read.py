@@ -67,7 +67,7 @@ def test_pictures_are_read_again_for_what_an_earlier_release_did_not_read(
 ) -> None:
     assert RunSettings.model_validate({"exif": True}).exif == 1  # as earlier releases wrote it
     assert nights.night(DEMO, exif=True).embedded == 2
-    for module in ("jobs.update", "jobs.planning.earlier_runs"):
+    for module in ("jobs.update", "jobs.planning.plan"):
         monkeypatch.setattr(f"{module}.EXIF_VERSION", EXIF_VERSION + 1)
     assert nights.night(DEMO).embedded == 2
     assert nights.night(DEMO, exif=True).counts.unchanged == 2

@@ -3,31 +3,27 @@
 from __future__ import annotations  # pyarrow's types take arguments in its stubs alone
 
 import random
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import repeat
 from typing import Any, Final
-from unittest.mock import patch
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from index.collection import Collection
-from index.collection.records import ModelRecord, RowFile, RunManifest, RunSettings, RunStart
+from index.collection.catalog.catalog import split_seq
+from index.collection.records import ModelRecord, RunSettings
 from index.collection.rows import FILTERED, row_schema
 from jobs.embedding.commit import WrittenRun
 from jobs.planning.image_filter import EVERY_IMAGE, EXIF_TYPES, ImageFilter
 from jobs.planning.plan import Plan, write_block
 from tests.jobs.planning.decisions import Image, Job, Keep, Run
 from tests.support.collections.run_plans import images_to_do
-from tests.support.collections.storage_steps import KilledError
 from tests.support.nights.changing_sources import COLUMNS, NAMES, SOURCES, ChangingSources, table_of
 from tests.support.nights.fake_pictures import BROKEN, EVERYTHING, KEEPS, camera_of, facts_of, vector_of
 
 _MODELS: Final = ("m", "n")
 _BLOCK = 3
-_START_RUN, _WRITE_ROWS = Collection.start_run, Collection.write_rows
-_COMMIT_RUN = Collection.commit_run
 
 
 @dataclass
@@ -42,7 +38,7 @@ class Night:
     model: ModelRecord
     image_filter: ImageFilter
     killed_after: int | None
-    """The number of changes to the collection after which the job is killed."""
+    """The number of changes to files of the collection after which the job is killed."""
 
 
 class History:
@@ -51,13 +47,31 @@ class History:
     def __init__(self, collection: Collection, seed: int) -> None:
         self.collection, self._random = collection, random.Random(seed)
         self.sources = ChangingSources(self._random)
-        self._runs, self._rows = dict[str, Run](), dict[str, list[Image]]()
         self._last, self._model = dict[str, Night](), "m"
 
-    @property
     def runs(self) -> list[Run]:
-        """Oldest first."""
-        return [run for _, run in sorted(self._runs.items())]
+        """Oldest first, as the collection has them."""
+        snapshot, storage = self.collection.snapshot(), self.collection.storage
+        written = [(start, self.collection.written_files(start)) for start in snapshot.unfinished]
+        committed = [(start, [*self.collection.files_of(start)]) for start in snapshot.committed]
+        runs = dict[str, Run]()
+        for start, files in [*committed, *written]:
+            run = runs[start.run_id] = Run(
+                source=start.source,
+                model=start.model.fingerprint[0],
+                keep=start.keep,
+                exif=bool(start.exif),
+                committed=len(runs) < len(committed),
+            )
+            for file in files:
+                rows = pq.read_table(storage.absolute(file.path)).to_pylist()
+                run.files[file.path] = [dict.fromkeys(COLUMNS) | row | {"run": run} for row in rows]
+                for row in run.files[file.path]:
+                    _check(row, run)
+        for deleted in snapshot.live.catalog.rows("SELECT seq, image_id FROM deleted"):
+            [number], _, _ = split_seq(np.array([deleted["seq"]]))
+            runs[snapshot.committed[number].run_id].deletes.append(deleted["image_id"])
+        return [run for _, run in sorted(runs.items())]
 
     def night(self) -> Night:
         """The next job: often like the last one of its source, sometimes to be killed."""
@@ -87,7 +101,7 @@ class History:
             listing=listing,
             model=ModelRecord(id=drawn.choice(["hub", "copy"]), revision=None, fingerprint=self._model * 64, dim=4),
             image_filter=replace(image_filter, settings=RunSettings(keep=image_filter.settings.keep, exif=job.exif)),
-            killed_after=drawn.randrange(1, 6) if drawn.random() < 0.3 else None,
+            killed_after=drawn.randrange(1, 9) if drawn.random() < 0.3 else None,
         )
         self._last[source] = night
         self.sources.log.append(f"{job}, {expression}, killed after {night.killed_after}")
@@ -127,51 +141,6 @@ class History:
             "embedding": vector_of(row["content_hash"], plan.model.fingerprint[0]),
             "exif_camera": camera_of(row["content_hash"]),
         }
-
-    @contextmanager
-    def recording(self, killed_after: int | None) -> Iterator[None]:
-        """Notes what is written to the collection. Raises `KilledError` after this number of changes."""
-        left = iter(range(killed_after)) if killed_after is not None else repeat(0)
-
-        def start_run(*arguments: Any, **options: Any) -> RunStart:
-            _step(left)
-            start = _START_RUN(*arguments, **options)
-            self._runs[start.run_id] = Run(
-                source=start.source,
-                model=start.model.fingerprint[0],
-                keep=start.keep,
-                exif=bool(start.exif),
-            )
-            return start
-
-        def write_rows(collection: Collection, run_id: str, name: str, table: pa.Table) -> RowFile:
-            _step(left)
-            file, run = _WRITE_ROWS(collection, run_id, name, table), self._runs[run_id]
-            rows = [dict.fromkeys(COLUMNS) | row | {"run": run} for row in table.to_pylist()]
-            for row in rows:
-                _check(row, run)
-            self._rows[file.path] = run.files[file.path] = rows
-            return file
-
-        def commit_run(collection: Collection, start: RunStart, files: list[RowFile], **options: Any) -> RunManifest:
-            _step(left)
-            deletes = list(options.pop("deletes"))
-            manifest, run = _COMMIT_RUN(collection, start, files, deletes=deletes, **options), self._runs[start.run_id]
-            run.files = {file.path: self._rows[file.path] for file in files}
-            run.deletes, run.committed = [each for part in deletes for each in part.to_pylist()], True
-            return manifest
-
-        with (
-            patch.object(Collection, "start_run", start_run),
-            patch.object(Collection, "write_rows", write_rows),
-            patch.object(Collection, "commit_run", commit_run),
-        ):
-            yield
-
-
-def _step(left: Iterator[int]) -> None:
-    if next(left, None) is None:
-        raise KilledError
 
 
 def _check(row: Image, run: Run) -> None:

@@ -26,8 +26,8 @@ from embedder.models.clip import ClipEmbedder
 from index.collection import Collection
 from index.collection.live_rows import LiveRows
 from index.search import Searcher
-from jobs.embedding.here import blocks_here
 from jobs.embedding.model_source import ModelCache
+from jobs.embedding.placement import blocks_here
 from jobs.embedding.report import BlockSummary, Report
 from jobs.embedding.stages import Work
 from jobs.planning.todo import Todo

@@ -17,7 +17,7 @@ def search_star(client: TestClient | httpx.Client, **options: Any) -> Any:
     return client.post("/search", json={"text": "star", "k": 1}, **options)
 
 
-def search(client: TestClient, path: str = "/search", **body: Any) -> dict[str, Any]:
+def search(client: TestClient | httpx.Client, path: str = "/search", **body: Any) -> dict[str, Any]:
     """The answer to a search that succeeds."""
     answer = client.post(path, json=body)
     assert answer.status_code == 200, answer.text

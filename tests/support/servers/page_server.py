@@ -7,15 +7,19 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from api.build_service import build_service
 from api.http.app import create_app
 from api.local import running
 from api.settings import Access, ServeSettings
+from embedder.errors import UnsupportedInputError
 from embedder.models.clip import ClipEmbedder
 from embedder.protocol import Embedder
 from index.collection import Collection
+from index.collection.records import IndexSettings
 from index.search import Searcher
 from jobs.demo.gallery import Exhibit, Gallery, make_gallery
 from jobs.values import DEMO_MODEL
@@ -45,6 +49,11 @@ class Site:
     copied: str
 
 
+class PicturesOnly(FakeEmbedder):
+    def embed_texts(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        raise UnsupportedInputError("the model knows pictures only")
+
+
 @contextmanager
 def gallery_site(folder: Path, *, count: int, access: Access | None = None, name: str = "collection") -> Iterator[Site]:
     """Embed, index and serve the demo's gallery of `count` pictures during the block."""
@@ -63,17 +72,34 @@ def gallery_site(folder: Path, *, count: int, access: Access | None = None, name
 
 
 @contextmanager
-def columns_site(folder: Path, values: Sequence[Mapping[str, Any]], types: Mapping[str, pa.DataType]) -> Iterator[str]:
-    """The app with the fake model, and a picture for each of these values of columns. Yields its address."""
-    embedder, step, rows, pictures = FakeEmbedder(), 240 // len(values), [], {}
+def columns_site(
+    folder: Path,
+    values: Sequence[Mapping[str, Any]],
+    types: Mapping[str, pa.DataType] | None = None,
+    *,
+    embedder: Embedder | None = None,
+    settings: IndexSettings | None = None,
+    **options: Any,
+) -> Iterator[str]:
+    """The app with the fake model, or this `embedder`, and a picture for each of these values of columns, which have an
+    `image_id` if it is not "0.png" and so on. `options` are those of `create_app`. Yields its address.
+    """
+    embedder, rows, pictures = embedder or FakeEmbedder(), [], {}
     for number, more in enumerate(values):
-        uri, data = f"memory:{number}.png", png((step * number, 90, 255 - step * number))
-        pictures[uri] = data
-        rows.append({**embedded_row(f"{number}.png", uri, data, embedder), **more})
+        image_id, data = more.get("image_id", f"{number}.png"), coloured(number, len(values))
+        pictures[f"memory:{image_id}"] = data
+        rows.append({**embedded_row(image_id, f"memory:{image_id}", data, embedder), **more})
     collection = Collection.create_or_open(str(folder))
-    add_rows(collection, rows, embedder, types)
-    with running(create_app(fake_service(Searcher.open(collection), pictures=pictures))) as address:
+    add_rows(collection, rows, embedder, types or {}, settings)
+    service = fake_service(Searcher.open(collection), embedder=embedder, pictures=pictures)
+    with running(create_app(service, **options)) as address:
         yield address
+
+
+def coloured(number: int, count: int) -> bytes:
+    """One of `count` pictures of a colour each."""
+    step = 240 // count
+    return png((step * number, 90, 255 - step * number))
 
 
 def _index(location: Path, gallery: Gallery, embedder: Embedder) -> None:
