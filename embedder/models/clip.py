@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
 from math import ceil
 
 import numpy as np
@@ -37,10 +38,10 @@ class ClipEmbedder:
 
     def __init__(self, checkpoint: Checkpoint, model: PreTrainedModel, batch_size: int) -> None:
         self.model = model
+        self._checkpoint = checkpoint
         self.identity = checkpoint.identity
         self.crop: CropSpec = checkpoint.crop
         self.batch_size = batch_size
-        self._tokenize = _text_side(checkpoint, model)
         self._device = next(model.parameters()).device
         self._dtype = next(model.parameters()).dtype
         self._scaled = PixelScale(checkpoint.preprocessing, self._device)
@@ -108,6 +109,11 @@ class ClipEmbedder:
 
         return self._embed(len(texts), forward)
 
+    @cached_property
+    def _tokenize(self) -> Callable[[Sequence[str]], Tokens]:
+        """Loaded for the first texts: pictures can be embedded without it. Raises UnsupportedInputError."""
+        return make_tokenize(self._checkpoint, load_tokenizer(self._checkpoint, self.model))
+
     @torch.inference_mode()
     def _embed(self, count: int, forward: Callable[[int, int], torch.Tensor]) -> NDArray[np.float32]:
         """Run `forward(start, stop)` over `count` rows in batches, and normalise the results."""
@@ -160,16 +166,3 @@ def _require_fit(checkpoint: Checkpoint, model: PreTrainedModel) -> None:
             f"{checkpoint.model_id} does not take the crops of {side} × {side} pixels that its image "
             f"processor makes ({error}): the settings belong to another model"
         ) from error
-
-
-def _text_side(checkpoint: Checkpoint, model: PreTrainedModel) -> Callable[[Sequence[str]], Tokens]:
-    """The tokenizer, or a function that raises the reason why there is none: pictures can be embedded without it."""
-    try:
-        return make_tokenize(checkpoint, load_tokenizer(checkpoint, model))
-    except ModelError as error:
-        problem = error
-
-    def refuse(texts: Sequence[str]) -> Tokens:
-        raise problem
-
-    return refuse
