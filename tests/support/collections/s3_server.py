@@ -40,9 +40,9 @@ CREDENTIALS = {
 """Environment variables that a test needs; the server accepts any credentials."""
 
 FAULTS = ("500", "503", "refused", "unheard", "cut", "slow")
-"""Answers of 500 and 503; a connection closed before the request is forwarded, or after it was carried out; a body
-that ends half way; one whose second half trickles in over `pause_s`. There is also "silent": nothing arrives for
-`pause_s`, then the connection is closed.
+"""Answers of 500 and 503; a connection closed before or after the request is carried out; a body that ends half way;
+one whose second half trickles in over `pause_s`. There is also "silent": nothing arrives for `pause_s`, then the
+connection is closed.
 """
 
 _TRICKLES = 8
