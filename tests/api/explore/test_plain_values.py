@@ -24,11 +24,9 @@ from api.explore import Likeness
 from api.http.app import create_app
 from api.local import running
 from api.search.query import Matches
-from index.collection import Collection
 from index.errors import QueryError
 from index.search import Searcher
-from jobs.embedding.model_source import model_record
-from tests.support.collections.hand_made import add_version, rows, unit_vectors
+from tests.support.collections.hand_made import of_fake_model
 from tests.support.collections.small_collection import fake_service, png
 from tests.support.fake_embedder import FakeEmbedder
 
@@ -52,11 +50,8 @@ COLUMNS: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def searcher(tmp_path_factory: pytest.TempPathFactory) -> Searcher:
-    collection = Collection.create_or_open(str(tmp_path_factory.mktemp("values")))
-    model = model_record(FakeEmbedder().identity)
-    vectors = unit_vectors(ROWS, dim=model.dim)
-    add_version(collection, rows([str(number) for number in range(ROWS)], vectors, metadata=COLUMNS), model=model)
-    return Searcher.open(collection)
+    ids = [str(number) for number in range(ROWS)]
+    return Searcher.open(of_fake_model(tmp_path_factory.mktemp("values"), ids, metadata=COLUMNS))
 
 
 @pytest.fixture(scope="module")

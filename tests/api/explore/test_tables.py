@@ -12,10 +12,8 @@ from api.client import LikenessClient
 from api.explore import Likeness
 from api.http.app import create_app
 from api.local import running
-from index.collection import Collection
 from index.search import Searcher
-from jobs.embedding.model_source import model_record
-from tests.support.collections.hand_made import add_version, rows, unit_vectors
+from tests.support.collections.hand_made import of_fake_model
 from tests.support.collections.small_collection import fake_service
 from tests.support.fake_embedder import FakeEmbedder
 
@@ -35,10 +33,8 @@ COLUMNS: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def likeness(tmp_path_factory: pytest.TempPathFactory) -> Likeness:
-    collection = Collection.create_or_open(str(tmp_path_factory.mktemp("tables")))
-    model = model_record(FakeEmbedder().identity)
     ids = ["a red.png", "b.png", "c.png", "d.png"]
-    add_version(collection, rows(ids, unit_vectors(4, dim=model.dim), metadata=COLUMNS), model=model)
+    collection = of_fake_model(tmp_path_factory.mktemp("tables"), ids, metadata=COLUMNS)
     return Likeness(Searcher.open(collection), FakeEmbedder)
 
 

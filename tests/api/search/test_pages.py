@@ -13,8 +13,7 @@ from api.search import engine
 from api.search.service import SearchService
 from api.settings import RequestLimits
 from index.collection import Collection
-from jobs.embedding.model_source import model_record
-from tests.support.collections.hand_made import add_version, rows, unit_vectors
+from tests.support.collections.hand_made import of_fake_model, unit_vectors
 from tests.support.collections.small_collection import followed_service
 from tests.support.fake_embedder import FakeEmbedder
 from tests.support.servers.clients import ids, pages, search
@@ -30,8 +29,7 @@ def add(location: Path, first: int, count: int, seed: int = 0) -> None:
         "label": pa.array([("cat", "dog", "owl")[number % 3] for number in range(first, first + count)]),
         "year": pa.array([2000 + number % 7 for number in range(first, first + count)], pa.int16()),
     }
-    table = rows(ids, unit_vectors(count, seed=seed, dim=DIM), metadata=metadata)
-    add_version(Collection.create_or_open(str(location)), table, model=model_record(FakeEmbedder().identity))
+    of_fake_model(location, ids, seed=seed, metadata=metadata)
 
 
 @pytest.fixture(scope="module")
@@ -170,8 +168,7 @@ def test_a_time_beyond_pythons_years_is_sorted_too(tmp_path: Path) -> None:
     names = [f"{number:02}" for number in range(30)]
     ticks = [2**62 - number if number % 3 else number * 10**6 for number in range(30)]
     times = pa.array(ticks, pa.timestamp("us"))
-    table = rows(names, unit_vectors(30, dim=DIM), metadata={"taken": times})
-    add_version(Collection.create_or_open(str(tmp_path)), table, model=model_record(FakeEmbedder().identity))
+    of_fake_model(tmp_path, names, metadata={"taken": times})
     with TestClient(create_app(followed_service(tmp_path))) as client:
         for sort in ("taken", "-taken"):
             expected = sorted(names, key=lambda each: ticks[int(each)], reverse=sort[0] == "-")

@@ -19,8 +19,7 @@ from index.collection.records import IndexSettings
 from index.search import Searcher
 from index.search.fused import MIXED_HITS, fused, strong_hits
 from index.search.result_set import Hit
-from jobs.embedding.model_source import model_record
-from tests.support.collections.hand_made import add_version, rows, unit_vectors
+from tests.support.collections.hand_made import add_version, of_fake_model, rows, unit_vectors
 from tests.support.collections.sharded import InProcessShards
 from tests.support.collections.small_collection import fake_service
 from tests.support.fake_embedder import FakeEmbedder
@@ -38,17 +37,10 @@ class PicturesAlone(FakeEmbedder):
 @pytest.fixture(scope="module")
 def collection(tmp_path_factory: pytest.TempPathFactory) -> Collection:
     """Captions of a few common words; some with words of their own."""
-    collection = Collection.create_or_open(str(tmp_path_factory.mktemp("words")))
     ids = [f"{number:03}" for number in range(COUNT)]
     captions = [PLANTED.get(image_id, f"picture number {image_id}") for image_id in ids]
-    table = rows(
-        ids,
-        unit_vectors(COUNT, dim=FakeEmbedder().identity.dim),
-        uris=[f"/secret/{image_id}/x.png" for image_id in ids],
-        metadata={"caption": pa.array(captions)},
-    )
-    add_version(collection, table, model=model_record(FakeEmbedder().identity))
-    return collection
+    uris = [f"/secret/{image_id}/x.png" for image_id in ids]
+    return of_fake_model(tmp_path_factory.mktemp("words"), ids, uris=uris, metadata={"caption": pa.array(captions)})
 
 
 @pytest.fixture(scope="module")
@@ -129,9 +121,8 @@ def test_wrong_options_are_refused(client: TestClient, body: dict[str, Any], det
 
 
 def test_a_search_for_words_alone_needs_an_index_of_words(tmp_path: Path) -> None:
-    collection = Collection.create_or_open(str(tmp_path))
-    table = rows(["a"], unit_vectors(1, dim=FakeEmbedder().identity.dim), metadata={"caption": ["a wombat"]})
-    add_version(collection, table, settings=IndexSettings(words=()), model=model_record(FakeEmbedder().identity))
+    without = IndexSettings(words=())
+    collection = of_fake_model(tmp_path, ["a"], settings=without, metadata={"caption": ["a wombat"]})
     with TestClient(create_app(fake_service(Searcher.open(collection)))) as client:
         assert ids(search(client, text="wombat")) == ["a"]
         refused = client.post("/search", json={"text": "wombat", "words": "only"})
@@ -154,10 +145,7 @@ def test_names_of_hidden_files_are_not_searched(service: SearchService) -> None:
 
 
 def test_hidden_names_of_files_are_no_words(tmp_path: Path) -> None:
-    collection = Collection.create_or_open(str(tmp_path))
-    table = rows(["0"], unit_vectors(1, dim=FakeEmbedder().identity.dim), metadata={"year": [2024]})
-    add_version(collection, table, model=model_record(FakeEmbedder().identity))
-    service = fake_service(Searcher.open(collection))
+    service = fake_service(Searcher.open(of_fake_model(tmp_path, ["0"], metadata={"year": [2024]})))
     for show in (True, False):
         with TestClient(create_app(service, limits=RequestLimits(show_locations=show))) as client:
             assert client.get("/index").json()["has_words"] is show

@@ -28,6 +28,8 @@ from index.collection.records import (
 )
 from index.search import Searcher
 from index.segments.segment import Segment
+from jobs.embedding.model_source import model_record
+from tests.support.fake_embedder import FakeEmbedder
 from tests.support.listings import write_files
 
 DIM = 8
@@ -101,6 +103,18 @@ def add_version(
     """Write and commit a run, and index it."""
     add_run(collection, *tables, **run)
     return build_index(collection, settings)
+
+
+def of_fake_model(
+    folder: Path, ids: Sequence[str], *, seed: int = 0, settings: IndexSettings | None = None, **columns: Any
+) -> Collection:
+    """The collection in `folder`, with an index of these rows, whose vectors are as long as those of FakeEmbedder.
+    `columns` are as in `rows`.
+    """
+    identity, collection = FakeEmbedder().identity, Collection.create_or_open(str(folder))
+    table = rows(ids, unit_vectors(len(ids), seed=seed, dim=identity.dim), **columns)
+    add_version(collection, table, settings=settings, model=model_record(identity))
+    return collection
 
 
 def indexed(folder: Path, *tables: pa.Table, settings: IndexSettings | None = None) -> Path:
