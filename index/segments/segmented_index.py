@@ -218,13 +218,19 @@ class SegmentedIndex:
 
     def positions(self, ids: pa.Array[Any]) -> Positions:
         """The positions of the live rows with these ids; -1 for an id without one."""
-        distinct = ids.dictionary_encode()
-        found = np.full(len(distinct.dictionary), -1, np.int64)
+        if len(ids) > 1:
+            encoded = ids.dictionary_encode()
+            places = np.from_dlpack(encoded.indices)  # `to_numpy` would import pandas
+            return self._positions(encoded.dictionary)[places]  # type: ignore[no-any-return]
+        return self._positions(ids)
+
+    def _positions(self, ids: pa.Array[Any]) -> Positions:
+        """Those of ids that are distinct."""
+        found = np.full(len(ids), -1, np.int64)
         for segment, start in zip(self.parts, self._starts, strict=False):
-            positions = segment.positions(distinct.dictionary)
+            positions = segment.positions(ids)
             found = np.where(positions >= 0, positions + start, found)
-        places: Positions = found[np.from_dlpack(distinct.indices)]  # `to_numpy` would import pandas
-        return places
+        return found
 
     def vectors(self, positions: Positions) -> Vectors:
         found = np.empty((len(positions), self.parts[0].dim), np.float32)

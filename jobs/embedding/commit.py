@@ -111,14 +111,14 @@ def _checked_counts(written: WrittenRun, rows: Catalog, max_reject_rate: float) 
     plan, report = written.plan, written.report
     before = plan.rejects.sql if plan.rejects else _NO_REJECTS
     [counts] = rows.table(_COUNTS.format(todo=plan.todo.sql, before=before)).to_pylist()
-    missing = plan.todo.num_rows - counts.pop("attempted")
+    missing = plan.todo.num_rows - counts["attempted"]
     if missing or report.done != plan.todo.num_rows:
         raise JobError(
             f"of {plan.todo.num_rows} images, {report.embedded} were embedded, {report.rejected} rejected and "
             f"{report.filtered_read} filtered, and {missing} are in no row file. The run stays unfinished: run the "
             "same command again to continue, and please report this as a bug"
         )
-    report.retryable = counts.pop("retryable")
+    report.retryable = counts["retryable"]
     report.set_reasons(count_reasons(rows, _NEW_AND_OLD.format(before=before)))
     if report.filtered_in_all and report.unfiltered == report.reject_reasons.total():
         raise UsageError(
@@ -128,6 +128,13 @@ def _checked_counts(written: WrittenRun, rows: Catalog, max_reject_rate: float) 
         )
     again = "run the same command again: it embeds nothing twice"
     require_few_rejects(report.reject_reasons, report.unfiltered, max_reject_rate, again)
-    if counts.pop("failed_again") and not plan.deleted:
+    if counts["failed_again"] and not plan.deleted:
         return None
-    return RunCounts(listed=report.listed, already_there=report.already_there, deleted=plan.deleted, **counts)
+    return RunCounts(
+        listed=report.listed,
+        already_there=report.already_there,
+        deleted=plan.deleted,
+        embedded=counts["embedded"],
+        filtered=counts["filtered"],
+        rejected=counts["rejected"],
+    )

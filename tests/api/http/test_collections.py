@@ -219,6 +219,9 @@ def test_collections_with_different_models_are_merged_by_rank(shared: TestClient
     assert answer["indexes"].keys() == set(names)
     best = answer["matches"][0]
     assert shared.get(best["picture"]).content == picture_of(best["collection"], int(best["image_id"][0]))
+    first = merged(shared, collections=names, image=picture, k=4).json()
+    rest = merged(shared, collections=names, image=picture, k=5, cursor=first["cursor"]).json()
+    assert [*first["matches"], *rest["matches"]] == answer["matches"]
     by_column = merged(shared, collections=names, image=picture, k=9, sort="image_id").json()["matches"]
     ids = [match["image_id"] for match in by_column]
     assert ids == sorted(ids)

@@ -32,7 +32,7 @@ from tests.support.collections.several import Loader, OtherFake
 from tests.support.collections.sharded import InProcessShards, make_sharded
 from tests.support.collections.small_collection import fake_service, followed_service, png
 from tests.support.fake_embedder import FakeEmbedder
-from tests.support.servers.clients import ids, refusal, search
+from tests.support.servers.clients import ids, pages, refusal, search
 
 COUNT, DIM = 1_300, FakeEmbedder().identity.dim  # more than those whose vectors and words are mixed
 VECTOR = unit_vectors(1, seed=5, dim=DIM)[0].tolist()
@@ -88,14 +88,6 @@ def served(folder: Path) -> Iterator[tuple[TestClient, Collections]]:
         yield client, collections
 
 
-def pages_of(client: TestClient, path: str, k: int, **body: Any) -> list[dict[str, Any]]:
-    pages = [search(client, path, **body, k=k)]
-    body.pop("offset", None)
-    while (cursor := pages[-1]["cursor"]) is not None:
-        pages.append(search(client, path, **body, k=k, cursor=cursor))
-    return pages
-
-
 @pytest.fixture(scope="module")
 def clients(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[TestClient]]:
     """The same images in one collection, and in three, of which one has two segments."""
@@ -140,8 +132,8 @@ REQUESTS: tuple[dict[str, Any], ...] = (
 def test_several_collections_answer_as_one(clients: list[TestClient], body: dict[str, Any]) -> None:
     whole, several = clients
     body = body | {"facets": ["label", "year", "late", "taken"]}
-    expected = pages_of(whole, "/search", 300, **body)
-    found = pages_of(several, SEVERAL, 300, **body, collections=ABC)
+    expected = pages(whole, "/search", k=300, **body)
+    found = pages(several, SEVERAL, k=300, **body, collections=ABC)
     assert len(found) == len(expected)
     for page, other in zip(found, expected, strict=True):
         for name in ("first", "total", "exact", "groups", "facets", "searched", "model"):
@@ -228,10 +220,9 @@ def test_an_image_may_be_in_several_collections(tmp_path: Path, monkeypatch: pyt
             add(tmp_path / name, table_of(range(30), pa.int32()))
             collections.open_services[name].live.refresh()
         for body, whole, first in zip(bodies, wholes, firsts, strict=True):
-            skipped, pages = body.pop("offset", 0), [first]
-            while (cursor := pages[-1]["cursor"]) is not None:
-                pages.append(search(client, SEVERAL, **body, k=2, cursor=cursor))
-            assert [match for page in pages for match in page["matches"]] == whole, body
+            skipped = body.pop("offset", 0)
+            found = [first, *pages(client, SEVERAL, **body, k=2, cursor=first["cursor"])]
+            assert [match for page in found for match in page["matches"]] == whole, body
             assert len({(match["collection"], match["image_id"]) for match in whole}) == 18 - skipped, body
         monkeypatch.setattr(engine, "_PAGES_S", 0.0)
         collections.open_services["b"].live.refresh()
@@ -362,8 +353,8 @@ def test_a_forged_cursor_is_refused(pair: TestClient, forgery: dict[str, Any]) -
 def test_one_collection_may_be_in_shards(tmp_path: Path) -> None:
     sharded = InProcessShards(make_sharded(tmp_path), 3)
     with TestClient(create_app(fake_service(sharded.searcher()))) as client:
-        expected = ids(*pages_of(client, "/search", 300, text="cat"))
-        assert ids(*pages_of(client, SEVERAL, 300, text="cat", collections=["collection"])) == expected
+        expected = ids(*pages(client, "/search", k=300, text="cat"))
+        assert ids(*pages(client, SEVERAL, k=300, text="cat", collections=["collection"])) == expected
         sharded.lost.add(1)
         partial = search(client, SEVERAL, text="cat", collections=["collection"], allow_partial=True)
         assert partial["searched"]["rows"] < partial["searched"]["of"] == len(expected)
@@ -389,19 +380,19 @@ def test_pages_by_rank_follow_each_other(different: TestClient, monkeypatch: pyt
     options: tuple[dict[str, Any], ...] = ({}, {"sort": "-year"}, {"group_by": "label"}, {"distinct": True})
     for each in options:
         body: dict[str, Any] = {"text": "word3", "collections": ABC, "facets": ["label"]} | each
-        [whole], pages = pages_of(different, SEVERAL, 23, **body), pages_of(different, SEVERAL, 2, **body)
-        assert [match for page in pages for match in page["matches"]] == whole["matches"]
-        assert {page["total"] for page in pages} == {23}
+        [whole], found = pages(different, SEVERAL, k=23, **body), pages(different, SEVERAL, k=2, **body)
+        assert [match for page in found for match in page["matches"]] == whole["matches"]
+        assert {page["total"] for page in found} == {23}
         assert len(whole["matches"]) == (whole["groups"] or 23)
         own = {
             match["image_id"]: match["words"]
             for name in ABC
-            for match in pages_of(different, f"/collections/{name}/search", 23, text="word3", **each)[0]["matches"]
+            for match in pages(different, f"/collections/{name}/search", k=23, text="word3", **each)[0]["matches"]
         }
         assert all(match["words"] == own[match["image_id"]] for match in whole["matches"])
     for module in (routes, merged_answers):
         monkeypatch.setattr(module, "MAX_K", 13)
-    assert len(ids(*pages_of(different, SEVERAL, 5, text="word3", collections=ABC))) == 10
+    assert len(ids(*pages(different, SEVERAL, k=5, text="word3", collections=ABC))) == 10
 
 
 def test_words_alone_need_no_model(different: TestClient, tmp_path: Path) -> None:

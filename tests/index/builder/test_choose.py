@@ -125,7 +125,7 @@ def test_the_kinds_chosen_for_a_dim_can_be_built(tmp_path: Path, dim: int) -> No
     assert (tmp_path / ANN).stat().st_size > 0
 
 
-@pytest.mark.parametrize(("ntotal", "dim"), [(8_000, 64), (8_000, 24), (8_000, 192)])
+@pytest.mark.parametrize(("ntotal", "dim"), [(8_000, 64), (8_000, 24), (15_000, 192)])
 def test_memory_is_estimated_within_a_tenth(tmp_path: Path, ntotal: int, dim: int) -> None:
     vectors = unit_vectors(ntotal, dim=dim)
     segment_of(tmp_path, vectors)

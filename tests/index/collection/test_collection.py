@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
-import duckdb
 import numpy as np
 import polars
 import pyarrow as pa
@@ -19,6 +18,7 @@ from index.builder.segment_change import touched_ids
 from index.collection import Collection, bounds, row_files, stored_rows
 from index.collection.annotations import annotation_log, list_annotations
 from index.collection.cache import checked
+from index.collection.catalog.database import database
 from index.collection.live_rows import LiveRows
 from index.collection.records import ModelRecord, RowFile
 from index.collection.rows import FIXED_COLUMNS, metadata_columns, row_schema
@@ -109,7 +109,8 @@ def test_files_are_small_and_readable_by_other_tools(collection: Collection) -> 
     file = collection.write_rows(run_id, "block", rows([str(n) for n in range(256)], vectors))
     assert file.size < vectors.nbytes
     path = f"{collection.location}/{file.path}"
-    by_duckdb = duckdb.read_parquet(path).fetchnumpy()["embedding"]
+    with database().cursor() as cursor:
+        by_duckdb = cursor.read_parquet(path).fetchnumpy()["embedding"]
     for column in (polars.read_parquet(path)["embedding"].to_list(), by_duckdb):
         np.testing.assert_array_equal(np.array(list(column), np.float32), vectors)
 

@@ -33,7 +33,7 @@ from index.storage.clients import object_store
 from index.storage.picture_reader import PictureReader
 from index.storage.storage import FileInfo, Storage, canonical_address
 from tests.support.collections.hand_made import MODEL, AnyRecord, add_run, rows
-from tests.support.collections.s3_server import FAULTS, Bucket, FaultyProxy
+from tests.support.collections.s3_server import FAULTS, Bucket, FaultyServer
 from tests.support.scripted_server import Reply, ScriptedServer, scripted
 
 
@@ -198,7 +198,7 @@ def test_an_upload_that_fails_leaves_nothing(bucket: Bucket, tmp_path: Path, siz
     """pyarrow's stream would complete the half-written object when an exception is raised."""
     bucket.put("here/file", b"before")
     (tmp_path / "new").write_bytes(b"x" * size)
-    proxy = FaultyProxy(bucket.server, share=1.0, seed=0, faults=("400",), after=1 if size > 1_000 else 0)
+    proxy = FaultyServer(share=1.0, seed=0, faults=("400",), after=1 if size > 1_000 else 0)
     with proxy.listening() as host, pytest.raises(CollectionError, match=r"here/file cannot be written \("):
         Storage.open(bucket.address("here", server=host)).put_file(tmp_path / "new", "file")
     assert (tmp_path / "new").exists()
@@ -329,7 +329,7 @@ def test_an_object_that_is_missing_does_not_keep_others_in_the_bucket(
 def test_reads_and_writes_survive_faults(bucket: Bucket, tmp_path: Path, fault: str) -> None:
     content = os.urandom(6_000_000)
     (tmp_path / "large").write_bytes(content)
-    proxy = FaultyProxy(bucket.server, share=0.5, seed=2, faults=(fault,), page=3, pause_s=0.05)
+    proxy = FaultyServer(share=0.5, seed=2, faults=(fault,), page=3, pause_s=0.05)
     with proxy.listening() as host:
         storage = Storage.open(bucket.address("here", server=host))
         for number in range(4):
@@ -370,13 +370,13 @@ def test_a_file_that_is_replaced_meanwhile_is_read_as_before_or_after(bucket: Bu
     bucket.put("here/CURRENT", b"x" * 10)
     after = b"y" * size
 
-    class Replaced(FaultyProxy):
+    class Replaced(FaultyServer):
         def draw(self, request: str) -> None:
             self.count["requests"] += 1
             if self.count["requests"] == 2:  # of a HEAD and a GET
                 bucket.put("here/CURRENT", after)
 
-    with Replaced(bucket.server, share=0.0, seed=0).listening() as host:
+    with Replaced().listening() as host:
         storage = Storage.open(bucket.address("here", server=host))
         assert storage.read("CURRENT") in (b"x" * 10, after)
     with Storage.open(bucket.address("here")).open_input("CURRENT") as file:
@@ -387,11 +387,11 @@ def test_a_file_that_is_replaced_meanwhile_is_read_as_before_or_after(bucket: Bu
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "PUT"])
 def test_requests_without_an_answer_are_repeated(bucket: Bucket, method: str) -> None:
-    class Silent(FaultyProxy):
+    class Silent(FaultyServer):
         def draw(self, request: str) -> str | None:
             return super().draw(request) if request.startswith(method) else None
 
-    proxy = Silent(bucket.server, share=1.0, seed=0, faults=("silent",), pause_s=1.5)
+    proxy = Silent(share=1.0, seed=0, faults=("silent",), pause_s=1.5)
     with proxy.listening() as host:
         default = Storage.open(bucket.address("here", server=host))
         assert default.bucket

@@ -11,6 +11,7 @@ from rich.console import Console
 from index.builder.build_index import build_index
 from index.collection import Collection, writing
 from index.collection.records import IndexSettings
+from index.errors import EmptyCollectionError
 from jobs.annotation.annotate import Annotate
 from jobs.spec import AnnotationSpec
 from tests.support.collections.hand_made import add_run, add_version, hashed, indexed, metadata_of, rows, unit_vectors
@@ -79,3 +80,10 @@ def test_a_copy_is_not_unique_and_the_only_image_has_no_value(tmp_path: Path) ->
     add_version(collection, far.append_column("content_hash", pa.array(["far"])))
     annotate(collection, "uniqueness")
     assert values(collection) == {"one": 0, "two": 0, "far": 2}
+
+
+def test_without_an_index_there_are_no_neighbours(tmp_path: Path) -> None:
+    collection = Collection.create_or_open(str(tmp_path))
+    add_run(collection, table(IDS))
+    with pytest.raises(EmptyCollectionError, match="no index to search: build one with `likeness index`"):
+        annotate(collection, "uniqueness")

@@ -25,6 +25,15 @@ def search(client: TestClient | httpx.Client, path: str = "/search", **body: Any
     return document
 
 
+def pages(client: TestClient, path: str = "/search", **body: Any) -> list[dict[str, Any]]:
+    """The pages of a search, from the first one on or from its `cursor`; an `offset` is that of the first."""
+    found = [search(client, path, **body)]
+    body.pop("offset", None)
+    while (cursor := found[-1]["cursor"]) is not None:
+        found.append(search(client, path, **body | {"cursor": cursor}))
+    return found
+
+
 def ids(*answers: dict[str, Any]) -> list[str]:
     """The images of answers, page after page."""
     return [match["image_id"] for answer in answers for match in answer["matches"]]

@@ -20,13 +20,10 @@ from embedder.models.clip import ClipEmbedder
 from embedder.protocol import Embedder
 from index.collection import Collection
 from index.collection.records import IndexSettings
-from index.collection.rows import row_schema
 from index.search import Searcher
 from jobs.demo.gallery import Exhibit, Gallery, make_gallery
-from jobs.embedding.model_source import model_record
 from jobs.values import DEMO_MODEL
-from tests.support.collections.hand_made import add_version
-from tests.support.collections.small_collection import embedded_row, fake_service, png
+from tests.support.collections.small_collection import add_rows, embedded_row, fake_service, png
 from tests.support.fake_embedder import FakeEmbedder
 from tests.support.pictures.fetching import answer
 from tests.support.scripted_server import scripted
@@ -88,14 +85,12 @@ def columns_site(
     `image_id` if it is not "0.png" and so on. `options` are those of `create_app`. Yields its address.
     """
     embedder, rows, pictures = embedder or FakeEmbedder(), [], {}
-    model = model_record(embedder.identity)
     for number, more in enumerate(values):
         image_id, data = more.get("image_id", f"{number}.png"), coloured(number, len(values))
         pictures[f"memory:{image_id}"] = data
         rows.append({**embedded_row(image_id, f"memory:{image_id}", data, embedder), **more})
-    schema = row_schema(model.dim, [pa.field(name, kind) for name, kind in (types or {}).items()])
     collection = Collection.create_or_open(str(folder))
-    add_version(collection, pa.Table.from_pylist(rows, schema=schema), model=model, settings=settings)
+    add_rows(collection, rows, embedder, types or {}, settings)
     service = fake_service(Searcher.open(collection), embedder=embedder, pictures=pictures)
     with running(create_app(service, **options)) as address:
         yield address
@@ -108,12 +103,9 @@ def coloured(number: int, count: int) -> bytes:
 
 
 def _index(location: Path, gallery: Gallery, embedder: Embedder) -> None:
-    model = model_record(embedder.identity)
-    collection = Collection.create_or_open(str(location))
     rows = [_row(exhibit, gallery.folder, embedder) for exhibit in gallery.exhibits]
     rows.append(rows[0] | {"image_id": f"copies/{rows[0]['image_id']}", "note": None})
-    schema = row_schema(model.dim, [pa.field(name, kind) for name, kind in _METADATA.items()])
-    add_version(collection, pa.Table.from_pylist(rows, schema=schema), model=model)
+    add_rows(Collection.create_or_open(str(location)), rows, embedder, _METADATA)
 
 
 def _row(exhibit: Exhibit, folder: Path, embedder: Embedder) -> dict[str, Any]:
