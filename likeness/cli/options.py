@@ -193,14 +193,14 @@ def job_spec(context: typer.Context, **more: Any) -> "JobSpec":
     return model_of(JobSpec, {**options, **sections})
 
 
-def job_or_file(context: typer.Context, beside: set[str], **more: Any) -> "JobSpec":
+def job_or_file(context: typer.Context, beside: set[str]) -> "JobSpec":
     """The job of the file --spec, with which only what overrides it and the options `beside` it go; or `job_spec`."""
     from jobs.schedule.spec_file import read_spec
 
     if (path := context.params["spec"]) is None:
         if context.params["source"] is None or context.params["collection"] is None:
             raise UsageError("expected SOURCE and COLLECTION, or --spec FILE")
-        return job_spec(context, **more)
+        return job_spec(context)
     job = read_spec(path)
     sources = {name: context.get_parameter_source(name) for name in context.params}
     used = {name for name, source in sources.items() if source and source.name == "COMMANDLINE"}

@@ -102,7 +102,7 @@ def watch(
         raise UsageError("--every is 0: expected a duration such as 30s or 5m")
 
     def read() -> JobSpec:
-        job = job_or_file(context, {"every"}, on="local")
+        job = job_or_file(context, {"every"})
         if not job.resources.ray_only and job.resources.on is None:  # rounds are small
             job = job.model_copy(update={"resources": job.resources.model_copy(update={"on": "local"})})
         return job

@@ -210,8 +210,6 @@ KILLED = "killed by SIGKILL, as happens when memory runs out"
 BEGIN = """
 import os, signal, sys
 from pathlib import Path
-from typing import Any
-from benchmarks.common.waiting import eventually
 from index.collection import Collection
 from jobs.schedule.history import HistoryEntry, save
 signal.signal(signal.SIGINT, signal.SIG_IGN)  # like a process that a shell has started in the background
