@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pyarrow as pa
@@ -40,25 +41,15 @@ MODEL = model_record(FAKE.identity)
 SETTINGS = DecodeSettings(crop=FAKE.crop, draft=True, threads=2)
 
 
-def listed(*places: str, size: int | None = None) -> pa.Table:
-    return listing_table({"image_id": places, "uri": places, "size": [size] * len(places)}, {})
+def listed(*places: str) -> pa.Table:
+    return listing_table({"image_id": places, "uri": places}, {})
 
 
-@pytest.mark.parametrize("size", [10, None], ids=["a file of a folder", "a line of a list"])
-def test_a_listed_file_that_cannot_be_read_now_is_retryable(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int | None
-) -> None:
-    def outcome() -> tuple[object, object]:
-        table = fetch_and_decode(listed(str(tmp_path / "gone.png"), size=size), settings=SETTINGS)
-        return table["error_reason"][0].as_py(), table["retryable"][0].as_py()
-
-    assert outcome() == ("not_found", True)
-
-    def refuse(fetcher: Fetcher, uri: str) -> Download:
-        raise FetchError("permission_denied", f"{uri}: access refused")
-
-    monkeypatch.setattr(Fetcher, "download", refuse)
-    assert outcome() == ("permission_denied", True)
+@pytest.mark.parametrize("reason", ["not_found", "permission_denied"])
+def test_a_listed_file_that_cannot_be_read_now_is_retryable(monkeypatch: pytest.MonkeyPatch, reason: str) -> None:
+    monkeypatch.setattr(Fetcher, "download", Mock(side_effect=FetchError(reason, "cannot be read")))
+    table = fetch_and_decode(listed("gone.png"), settings=SETTINGS)
+    assert (table["error_reason"].to_pylist(), table["retryable"].to_pylist()) == ([reason], [True])
 
 
 def test_an_unexpected_error_ends_a_batch_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
