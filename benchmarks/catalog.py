@@ -11,7 +11,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from hashlib import file_digest
@@ -24,21 +24,20 @@ import pyarrow as pa
 
 from benchmarks.common.process import in_new_process, likeness, peak_rss, seconds_of
 from benchmarks.common.report import Figure, Report, run
-from benchmarks.common.rows import MODIFIED, SOURCE, manifest_of, model_of, random_vectors, usual_images
+from benchmarks.common.rows import MODIFIED, SOURCE, listing_of, manifest_of, model_of, random_vectors, usual_images
 from index.builder.build_index import build_index
 from index.collection import Collection
 from index.collection.annotations import annotation_log
 from index.collection.layout import FACTS, MANIFEST, ROW_FILES, run_path, version_path
-from index.collection.records import RowFile, RunManifest, RunSettings
+from index.collection.records import RowFile, RunManifest
 from index.collection.row_files import FileList
-from index.collection.rows import EMBEDDING, FILTERED, embedding_column, text_array
+from index.collection.rows import EMBEDDING, embedding_column, text_array
 from index.search import Searcher
 from index.storage import Storage
 from jobs.embedding.commit import WrittenRun, commit
 from jobs.planning.changes import compare
 from jobs.planning.decide import PlannedJob
-from jobs.planning.image_filter import ImageFilter
-from jobs.planning.todo import IN_MEMORY, Todo
+from jobs.planning.todo import Todo
 from jobs.sources.files import SourceFile
 from jobs.sources.sorted_files import SortedFiles
 from jobs.sources.stored_listing import Listing
@@ -113,10 +112,8 @@ def write_facts_alone(folder: Path, rows: int) -> None:
     _commit_facts(annotation_log(collection, "mood"), 0, rows, "*, 'calm' AS mood")
 
 
-def _commit_facts(
-    collection: Collection, first: int, last: int, columns: str = "*", settings: RunSettings | None = None
-) -> RunManifest:
-    start = collection.start_run(SOURCE, _MODEL, settings)
+def _commit_facts(collection: Collection, first: int, last: int, columns: str = "*") -> RunManifest:
+    start = collection.start_run(SOURCE, _MODEL)
     files, facts = list[RowFile](), list[RowFile]()
     for low in range(first, last, _FACTS):
         count = min(_FACTS, last - low)
@@ -164,38 +161,14 @@ def _list(rows: int) -> tuple[float, float]:
     return peak_rss() / 2**20, time.perf_counter() - started
 
 
-def _listing(rows: int, images: Callable[[range], pa.Table] = usual_images) -> Listing:
-    return Listing.of(images(range(low, min(low + IN_MEMORY, rows))) for low in range(0, rows, IN_MEMORY))
-
-
 def _plan(home: Path, rows: int) -> tuple[float, float]:
     """Compare a listing, in which 0.1% of the images are changed, with the rows of a collection."""
-    listing, started = _listing(rows, _changed_images), time.perf_counter()
+    listing, started = Listing.of(listing_of(rows, _changed_images)), time.perf_counter()
     change = compare(
         listing, Collection.open(str(home)).snapshot(), PlannedJob(source=SOURCE, model=_MODEL, may_delete=True)
     )
     if (change.counts.to_embed, change.counts.unchanged) != (-(-rows // 1_000), rows - -(-rows // 1_000)):
         raise RuntimeError(f"expected 0.1% of {rows:,} images to be changed, got {change.counts}")
-    return peak_rss() / 2**20, time.perf_counter() - started
-
-
-def _no_image() -> ImageFilter:
-    return ImageFilter.parse({"size": {"$lt": 0}}, usual_images(range(1)).schema)
-
-
-def write_left_out(folder: Path, rows: int) -> None:
-    """A collection of this many rows of images that `--keep` has left out."""
-    left_out = f"* REPLACE ('filter' AS error_stage, '{FILTERED}' AS error_reason)"
-    _commit_facts(Collection.create_or_open(str(folder)), 0, rows, left_out, _no_image().settings)
-
-
-def _plan_left_out(home: Path, rows: int) -> tuple[float, float]:
-    """Compare the same listing with these rows, and the same filter."""
-    collection, job = Collection.open(str(home)), PlannedJob(source=SOURCE, model=_MODEL, image_filter=_no_image())
-    listing, started = _listing(rows), time.perf_counter()
-    change = compare(listing, collection.snapshot(), job)
-    if change.counts.unchanged != rows:
-        raise RuntimeError(f"expected {rows:,} unchanged images, got {change.counts}")
     return peak_rss() / 2**20, time.perf_counter() - started
 
 
@@ -226,7 +199,7 @@ def _write_unfinished(folder: Path, rows: int) -> None:
 
 def _resume(home: Path, rows: int) -> tuple[float, float]:
     """Find that an unfinished run has all images, and commit it."""
-    listing, collection, started = _listing(rows), Collection.open(str(home)), time.perf_counter()
+    listing, collection, started = Listing.of(listing_of(rows)), Collection.open(str(home)), time.perf_counter()
     change = compare(listing, collection.snapshot(), PlannedJob(source=SOURCE, model=_MODEL))
     if change.counts.resumed != rows:
         raise RuntimeError(f"expected {rows:,} images of the unfinished run, got {change.counts}")
@@ -253,9 +226,7 @@ def main(report: Report, folder: Path, options: Any) -> None:
         facts.add("plan, 0.1% changed", rows, *planned)
         if rows <= SIZES[0]:
             report.at_most(f"plan, 0.1% of {rows:,} changed: s", planned[1], BAR_PLAN_S)
-        in_new_process(write_left_out, folder / f"left-out-{rows}", rows)
-        facts.add("plan, all left out", rows, *in_new_process(_plan_left_out, folder / f"left-out-{rows}", rows))
-        report.console.log(f"{rows:,} rows: listing and plans")
+        report.console.log(f"{rows:,} rows: listing and plan")
         for name, words in _FACT_COMMANDS.items():
             facts.measure(home, rows, name, words)
             report.console.log(f"{rows:,} rows: {name}")

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
-from PIL import Image
 from ray.cluster_utils import Cluster
 
 from benchmarks.common.embedding import Progress, embed
 from benchmarks.common.report import Report, run
+from benchmarks.common.small_pictures import draw, path_of
 from embedder.errors import UnsupportedInputError
 from embedder.identity import ModelIdentity
 from embedder.images import CropSpec
@@ -70,12 +70,8 @@ def measure(address: str, nodes: int, listing: pa.Table, folder: Path) -> float:
 
 def make_listing(folder: Path, count: int) -> pa.Table:
     """`count` images, each with its own id, of a few small files that are decoded in almost no time."""
-    folder.mkdir()
-    rng = np.random.default_rng(20261121)
-    paths = [folder / f"{number:03}.png" for number in range(_FILES)]
-    for path in paths:
-        Image.fromarray(rng.integers(0, 256, (32, 32, 3), np.uint8)).save(path)
-    uris = [str(paths[number % _FILES]) for number in range(count)]
+    draw(folder, range(_FILES), seed=0)
+    uris = [str(path_of(folder, number % _FILES)) for number in range(count)]
     return listing_table({"image_id": [f"{number:06}" for number in range(count)], "uri": uris}, {})
 
 

@@ -20,7 +20,7 @@ from typing import Any, Final
 import numpy as np
 from PIL import Image
 
-from benchmarks.common.report import Report, run
+from benchmarks.common.report import Report, Row, run
 from benchmarks.documents import DOCUMENTS
 from index.analysis.duplicate_plan import DuplicatePlan
 from jobs.demo.collection import embed_here
@@ -171,13 +171,10 @@ def judge(report: Report, planted: dict[str, str], found: dict[tuple[str, str], 
     report.table("copies", rows)
     scenes = [(kind, found.get(pair, "no pair")) for pair, kind in pairs.items() if kind in SCENES]
     outcomes = Counter(scenes).items()
-    report.table(
-        "similar scenes", [{"scene": kind, "taken for": taken, "": count} for (kind, taken), count in outcomes]
-    )
+    table: list[Row] = [{"scene": kind, "taken for": taken, "": count} for (kind, taken), count in outcomes]
+    report.table("similar scenes", table)
     wrong = {" ".join(pair): kind for pair, kind in found.items() if kind != "similar" and expected.get(pair) != kind}
-    missed = {
-        " ".join(pair): f"{kind}, not {found.get(pair)}" for pair, kind in expected.items() if found.get(pair) != kind
-    }
+    missed = {" ".join(pair): found.get(pair) for pair, kind in expected.items() if found.get(pair) != kind}
     report.keep("wrong", wrong)
     report.keep("missed", missed)
 

@@ -13,11 +13,8 @@ import base64
 import json
 import os
 import statistics
-import subprocess
 import tempfile
-import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,9 +23,9 @@ import pyarrow.parquet as pq
 import requests
 from PIL import Image
 
-from benchmarks.common.process import likeness, seconds_of
+from benchmarks.common.process import likeness, run_command, seconds_of
 from benchmarks.common.report import Report, run
-from benchmarks.common.servers import free_port, serving
+from benchmarks.common.servers import free_port, running, serving
 from benchmarks.embed.rates import forward_rate
 from benchmarks.models.random_models import save_clip
 from benchmarks.precision import photographs
@@ -40,7 +37,6 @@ INFERENCE, BACK = "clip-retrieval inference", "clip-retrieval back"
 EMBED, SERVE = {"fp32": "likeness embed, fp32", "auto": "likeness embed"}, "likeness serve --local"
 PRECISIONS: tuple[Precision, ...] = ("fp32", "auto")
 FIRST = 400
-_START_S = 300.0
 _SIDE = 256
 _VOCABULARY = 49_408  # of CLIP's own tokenizer, with which clip-retrieval warms up the model
 
@@ -55,7 +51,7 @@ def draw(folder: Path, count: int) -> Path:
 
 def index(environment: Path, vectors: Path, out: Path) -> None:
     """Build the index that `clip-retrieval back` serves."""
-    _clip_retrieval(environment, "index", embeddings_folder=vectors, index_folder=out)
+    run_command(_command(environment, "index", embeddings_folder=vectors, index_folder=out), _offline())
     for path in (out / "metadata").glob("*.parquet"):  # its answers need a column
         rows = pq.read_table(path)
         pq.write_table(rows.append_column("caption", rows["image_path"]), path)
@@ -86,13 +82,8 @@ def their_latency(environment: Path, model: dict[str, object], folder: Path, pic
     }
     answer = {"columns_to_return": '["caption"]'}  # for image_path it would read and send the pictures
     command = _command(environment, "back", **model, **options, **answer)
-    with tempfile.TemporaryFile() as log, subprocess.Popen(command, env=_offline(), stdout=log, stderr=log) as process:
-        url = f"http://127.0.0.1:{port}"
-        try:
-            _await(f"{url}/indices-list", process)
-            return _median([partial(_post, f"{url}/knn-service", json=_knn(each)) for each in pictures])
-        finally:
-            process.terminate()
+    with running(command, port, folder / "back.log", _offline(), ready="/indices-list") as server:
+        return _median([partial(_post, f"{server.url}/knn-service", json=_knn(each)) for each in pictures])
 
 
 def judge_walls(counts: Sequence[int], walls: Mapping[tuple[str, int], float], forward: float, report: Report) -> None:
@@ -102,15 +93,14 @@ def judge_walls(counts: Sequence[int], walls: Mapping[tuple[str, int], float], f
     rates = {name: (last - first) / (walls[name, last] - walls[name, first]) for name in names}
     report.table(
         "from a cold start",
-        [
-            {
-                "": name,
+        {
+            name: {
                 **{f"s for {count:,}": walls[name, count] for count in counts},
                 "further images/s": rates[name],
                 "÷ bare forward pass of torch": rates[name] / forward,
             }
             for name in names
-        ],
+        },
     )
     bars = {(EMBED["fp32"], first): 0.35, (EMBED["fp32"], last): 0.8, (EMBED["auto"], last): 0.45}
     for (name, count), bar in bars.items():
@@ -126,26 +116,8 @@ def _command(environment: Path, verb: str, **options: object) -> list[str]:
     ]
 
 
-def _clip_retrieval(environment: Path, verb: str, **options: object) -> None:
-    with tempfile.TemporaryFile("w+") as log:  # not a pipe, which processes left behind would keep open
-        done = subprocess.run(_command(environment, verb, **options), env=_offline(), stdout=log, stderr=log)
-        if done.returncode:
-            log.seek(0)
-            raise RuntimeError(f"clip-retrieval {verb} exited with {done.returncode}: {log.read()[-2000:]}")
-
-
 def _offline() -> dict[str, str]:
     return {**os.environ, "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
-
-
-def _await(url: str, process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + _START_S
-    while time.monotonic() < deadline and process.poll() is None:
-        with suppress(requests.RequestException):
-            requests.get(url, timeout=5).raise_for_status()
-            return
-        time.sleep(0.2)
-    raise RuntimeError(f"clip-retrieval's back end did not answer within {_START_S:g} s, or ended")
 
 
 def _post(url: str, **content: Any) -> None:
@@ -168,10 +140,10 @@ def main(report: Report, folder: Path, options: Any) -> None:
     model = save_clip(folder / "model", vocabulary=_VOCABULARY)
     environment, their_model = options.environment.absolute(), {"clip_model": f"hf_clip:{model}", "use_jit": False}
 
-    def theirs(pictures: Path, out: Path) -> None:
-        """Write the folder of vectors that `clip-retrieval index` reads."""
+    def theirs(pictures: Path, out: Path) -> float:
+        """Write the folder of vectors that `clip-retrieval index` reads; returns the seconds."""
         paths = {"input_dataset": pictures, "output_folder": out, "enable_text": False}
-        _clip_retrieval(environment, "inference", **their_model, **paths)
+        return run_command(_command(environment, "inference", **their_model, **paths), _offline()).seconds
 
     # Converts the model, and loads clip-retrieval's files into the system's cache.
     for precision in PRECISIONS:
@@ -183,7 +155,7 @@ def main(report: Report, folder: Path, options: Any) -> None:
             out = str(folder / f"{precision}-{count}")
             done = likeness("embed", str(pictures), out, "--model", str(model), "--precision", precision)
             walls[EMBED[precision], count] = done.seconds
-        walls[INFERENCE, count] = seconds_of(partial(theirs, pictures, folder / f"theirs-{count}"))
+        walls[INFERENCE, count] = theirs(pictures, folder / f"theirs-{count}")
     forward = forward_rate(model, ClipEmbedder.load, batch=32, seconds=10, device="cpu")
     judge_walls(counts, walls, forward, report)
     index(environment, folder / f"theirs-{counts[-1]}", folder / "index")
@@ -193,7 +165,7 @@ def main(report: Report, folder: Path, options: Any) -> None:
         name = f"{SERVE}, {precision}"
         p50[name] = our_latency(folder / f"{precision}-{counts[-1]}", queries, precision)
         report.at_most(f"{name}: p50 ÷ clip-retrieval's", p50[name] / p50[BACK], 0.7)
-    report.table("a search by a picture", [{"": name, "p50 ms": 1e3 * seconds} for name, seconds in p50.items()])
+    report.values("a search by a picture: p50 ms", {name: 1e3 * seconds for name, seconds in p50.items()})
 
 
 ENVIRONMENT = {"type": Path, "metavar": "FOLDER", "help": "the virtual environment with clip-retrieval"}

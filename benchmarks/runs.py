@@ -15,14 +15,12 @@ import pyarrow as pa
 
 from benchmarks.common.process import by_turns, in_new_process, likeness, seconds_of
 from benchmarks.common.report import Figure, Report, run
-from benchmarks.common.rows import random_vectors
+from benchmarks.common.rows import with_vectors
 from benchmarks.common.small_pictures import draw, path_of
 from embedder.models.load import find_model
 from index.builder.build_index import build_index
 from index.collection import Collection
 from index.collection.merged.merge import merge_runs
-from index.collection.records import ModelRecord
-from index.collection.rows import EMBEDDING, embedding_column
 from index.search import Searcher
 from index.versions.prune import prune
 from jobs.embedding.model_source import model_record
@@ -45,7 +43,7 @@ def main(report: Report, folder: Path, options: Any) -> None:
     model = collection.runs()[0].model
     for night in range(nights):
         changed = listing.slice(night * NIGHT_ROWS % ROWS, NIGHT_ROWS)
-        collection.add_run(str(pictures), model, [_with_vectors(changed, model, ROWS + night)])
+        collection.add_run(str(pictures), model, [with_vectors(changed, model.dim, ROWS + night)])
         merge_runs(collection)
         build_index(collection)
         prune(collection)
@@ -98,14 +96,9 @@ def _write_collection(pictures: Path, home: Path, rows: int) -> tuple[Collection
             path_of(pictures, number).hardlink_to(path_of(pictures, first))
     listing, model = list_images(str(pictures)).read(), model_record(find_model(str(DEMO_MODEL)).identity)
     collection, starts = Collection.create_or_open(str(home)), range(0, rows, _BLOCK)
-    collection.add_run(str(pictures), model, (_with_vectors(listing.slice(at, _BLOCK), model, at) for at in starts))
+    collection.add_run(str(pictures), model, (with_vectors(listing.slice(at, _BLOCK), model.dim, at) for at in starts))
     build_index(collection)
     return collection, listing
-
-
-def _with_vectors(listing: pa.Table, model: ModelRecord, seed: int) -> pa.Table:
-    vectors = random_vectors(listing.num_rows, model.dim, seed)
-    return listing.append_column(EMBEDDING, embedding_column(vectors))
 
 
 def _list(location: str) -> float:

@@ -68,10 +68,8 @@ def memory(collection: str, picture: Path) -> float:
 def judge(medians: Mapping[str, float], mib: float, report: Report) -> None:
     """Add the table and the bars."""
     torch = medians[TORCH]
-    report.table(
-        "from the command to its end",
-        [{"command": name, "s": took, f"÷ {TORCH}": took / torch} for name, took in medians.items()],
-    )
+    table = {name: {"s": took, f"÷ {TORCH}": took / torch} for name, took in medians.items()}
+    report.table("from the command to its end", table)
     for name, bar in BARS.items():
         report.at_most(f"{name}: seconds ÷ those of {TORCH}", medians[name] / torch, bar)
     report.at_most(f"serve --local: MiB after {2 * SEARCHES} searches", mib, MAX_MIB)

@@ -19,7 +19,9 @@ def cpu_quota() -> int | None:
     """The CPUs whose time its container or service may use, rounded up, as by `docker --cpus 2`; None if that is no
     less than the CPUs it may run on.
     """
-    quota = min((ceil(quota) for quota in _quotas() if quota > 0), default=_cpus())
+    controls = _controls("cpu", ["cpu.max"], ["cpu.cfs_quota_us", "cpu.cfs_period_us"])
+    quotas = [ceil(int(quota) / int(period)) for quota, period in controls if quota != "max"]
+    quota = min((quota for quota in quotas if quota > 0), default=_cpus())
     return quota if quota < _cpus() else None
 
 
@@ -32,13 +34,6 @@ def usable_memory() -> int:
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     controls = _controls("memory", ["memory.max"], ["memory.limit_in_bytes"])
     return min([machine, *(int(limit) for [limit] in controls if limit != "max")])
-
-
-def _quotas() -> Iterator[float]:
-    for words in _controls("cpu", ["cpu.max"], ["cpu.cfs_quota_us", "cpu.cfs_period_us"]):
-        match words:
-            case [quota, period] if quota != "max":
-                yield int(quota) / int(period)
 
 
 def _controls(controller: str, names: list[str], names_in_1: list[str]) -> Iterator[list[str]]:

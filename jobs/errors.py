@@ -5,7 +5,8 @@ JobError
 │   └── RolledBackColumnsError  computed columns would continue those that a rollback took back
 ├── SpecError             a job's file that cannot be read, or is invalid
 ├── SourceError           the source of images is missing, empty or unreadable
-│   └── EmptySourceError  it holds no images, or is a prefix of a bucket without objects
+│   ├── EmptySourceError  it holds no images, or is a prefix of a bucket without objects
+│   └── NotAListError     a table without paths or URLs of images
 ├── TooManyMissingError   more images are gone, or would be replaced by another source's, than `max_missing` allows;
 │                         nothing was changed
 ├── TooManyRejectsError   more images rejected than `max_reject_rate` allows; the run stays unpublished, and is kept

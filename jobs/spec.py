@@ -51,12 +51,10 @@ from jobs.fields import (
 from jobs.search_spec import SearchSpec
 from jobs.values import (
     DEFAULT_MODEL,
-    GONE_AFTER,
     MAX_MISSING,
     MAX_REJECT_RATE,
     NO_LIMIT,
     PER_HOST,
-    REFRESH,
     digest,
     model_named,
 )
@@ -145,13 +143,10 @@ class IndexBudget(Section):
     def changes(self, texts: Sequence[str]) -> dict[str, Any]:
         """What changes in the settings of an index, with the digest of the `texts` in place of their file."""
         changes = self.model_dump(exclude_none=True, exclude={"queries"})
-        none = {"words": ()} if self.words == ("none",) else {}
-        cleared = {
-            "max_memory": self.max_memory == NO_LIMIT,
-            "factory": self.factory == "auto",
-            "words": self.words == ("all",),
-        }
-        changes |= {name: None for name, clear in cleared.items() if clear} | none
+        cleared = {"max_memory": NO_LIMIT, "factory": "auto", "words": ("all",)}
+        changes |= {name: None for name, value in cleared.items() if changes.get(name) == value}
+        if self.words == ("none",):
+            changes["words"] = ()
         return changes | ({"queries": digest(texts)} if texts else {})
 
 
@@ -349,10 +344,10 @@ class JobSpec(Section):
         (), description="saved searches, which test each new image once: see docs/saved-searches.md"
     )
     refresh: Refresh = Field(
-        REFRESH, validate_default=True, description="how often to look at each web address again: 7d, 12h or never"
+        "7d", validate_default=True, description="how often to look at each web address again: 7d, 12h or never"
     )
     gone_after: int = Field(
-        GONE_AFTER, ge=1, description="visits without a picture (404, 410) after which a web address counts as gone"
+        3, ge=1, description="visits without a picture (404, 410) after which a web address counts as gone"
     )
     per_host: int = Field(PER_HOST, ge=1, description="maximum requests to a web server at a time, of each process")
     verify_hash: bool = Field(

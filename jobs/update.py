@@ -183,7 +183,7 @@ class Update:
         from jobs.annotation.predictors.searches import searches_recipe
 
         collection, live = snapshot.collection, snapshot.live.of_model(model)
-        recipe = searches_recipe(searches, collection, live, model, self.embedder)
+        recipe = searches_recipe(searches, {}, collection, live, model)  # which only plans
         return plan_annotation(live, annotation_log(collection, SEARCHES).snapshot(), recipe).todo.num_rows
 
     def _report_live(self, collection: Collection) -> None:

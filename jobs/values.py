@@ -19,8 +19,6 @@ DEMO_MODEL = Path(__file__).parent / "demo" / "model"
 
 MAX_MISSING = 0.2
 MAX_REJECT_RATE = 0.05
-REFRESH = "7d"
-GONE_AFTER = 3
 MAX_CLUSTERS = 1_000
 PER_HOST = 8
 NO_LIMIT = 0
@@ -92,18 +90,15 @@ def parse_clusters(text: str) -> int | str:
     return text if text == "auto" else int(text)
 
 
-def parse_size(text: str) -> int:
-    """Bytes of `600MB`, `1.5 GiB` or `500000000`."""
+def parse_limit(text: str) -> int:
+    """Bytes of `600MB`, `1.5 GiB` or `500000000`; `NO_LIMIT` of `none`."""
+    if text.strip() == "none":
+        return NO_LIMIT
     match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]*)", text.strip())
     size = float(match[1]) * _SIZE_UNITS.get(match[2].upper(), 0) if match else 0
     if not 1 <= size < math.inf:
         raise ValueError(f"is {text!r}: expected a size such as 600MB, 2GiB or a number of bytes")
     return int(size)
-
-
-def parse_limit(text: str) -> int:
-    """Bytes, as of `parse_size`; `NO_LIMIT` of `none`."""
-    return NO_LIMIT if text.strip() == "none" else parse_size(text)
 
 
 def digest(texts: Sequence[str]) -> str:

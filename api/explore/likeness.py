@@ -164,15 +164,10 @@ class Likeness:
         columns = [name for name in schema.names if name not in FIXED_COLUMNS] if fields is None else fields
         group_by = search.get("group_by")
         return Neighbours(
-            **{
-                name: getattr(result, name)
-                for name in ("matches", "first", "total", "exact", "groups", "facets", "cursor")
-            },
+            **vars(result),
             parts=parts,
             metadata=pa.schema([schema.field(name) for name in dict.fromkeys(columns)]),
             group_type=pa.null() if group_by is None else group_type(Column.of(schema.field(group_by))),
-            version=result.version,
-            ntotal=result.ntotal,
             thumbnail=self.thumbnail,
             labels=self.labels,
         )

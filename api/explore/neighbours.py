@@ -12,7 +12,7 @@ from PIL import Image, ImageDraw
 
 from api.errors import Problem
 from api.explore.grid import Card, grid_html, shown_text
-from api.search.query import Matches, Part, metadata_column
+from api.search.query import Part, SearchResult, metadata_column
 from api.search.service import region_of
 from embedder.errors import ImageError
 from embedder.images.decode import region_box, thumbnail
@@ -44,19 +44,16 @@ class QueryPart:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class Neighbours(Matches):
+class Neighbours(SearchResult):
     """Matches with their query. A notebook shows them as a grid of pictures.
 
-    `metadata` are the source's columns, `group_type` is the type of groups, null without `group_by`. `version` is the
-    index version, which has `ntotal` images, and `labels` are your own, by id. For a picture that cannot be read, the
-    grid gives the reason.
+    `metadata` are the source's columns, `group_type` is the type of groups, null without `group_by`, and `labels` are
+    your own, by id. For a picture that cannot be read, the grid gives the reason.
     """
 
     parts: tuple[QueryPart, ...]
     metadata: pa.Schema
     group_type: pa.DataType
-    version: str
-    ntotal: int
     thumbnail: Thumbnail
     labels: Mapping[str, str] = field(default_factory=dict)
 

@@ -6,16 +6,17 @@ from typing import Final
 
 from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
+from starlette.middleware.exceptions import ExceptionMiddleware
 
 from api.http.middleware.admission import ConcurrencyLimit, Slots
 from api.http.middleware.auth import AuthMiddleware
-from api.http.middleware.every_request import CatchAll, EveryRequestMiddleware
+from api.http.middleware.every_request import EveryRequestMiddleware
 from api.http.openapi import guarded_routes, install_openapi, open_routes
-from api.http.problem_documents import install_problems, problem_table
+from api.http.problem_documents import PROBLEM_HANDLERS, problem_table
 from api.http.query_runner import QueryRunner
 from api.http.routes.collections import collection_routes
 from api.http.routes.images import duplicate_routes, image_routes
-from api.http.routes.metrics import metrics_routes, register_engine_metrics
+from api.http.routes.metrics import EngineMetrics, metrics_routes
 from api.http.routes.pages import PAGES, install_web
 from api.http.routes.search import batch_routes, facet_routes, search_routes
 from api.http.routes.versions import index_routes, probe_routes
@@ -67,8 +68,8 @@ def create_app(
         redoc_url=None,
         generate_unique_id_function=lambda route: route.name,  # names the functions of generated clients
         redirect_slashes=False,  # a redirect has an empty body, but unknown paths get a problem document
+        exception_handlers=PROBLEM_HANDLERS,
     )
-    install_problems(app)
     limits, access, metrics = limits or RequestLimits(), access or Access(), metrics or Metrics()
     searching = Slots(limits.max_searches, "searches are in progress")
     runner = QueryRunner(collections, limits, searching)
@@ -85,7 +86,8 @@ def create_app(
     app.add_middleware(
         EveryRequestMiddleware, metrics=metrics, first=collections.first, send_request_ids=send_request_ids
     )
-    register_engine_metrics(collections, metrics, limits)
+    metrics.register(EngineMetrics(collections, limits.show_locations))
+    collections.batchers.on_batch.append(metrics.count_batch)
     install_openapi(app)
     return app
 
@@ -95,11 +97,14 @@ def _install_access(app: FastAPI, access: Access, searching: Slots) -> None:
 
     The middleware added last runs first: CORS, key and rate, then the limit on concurrent requests.
     """
-    app.add_middleware(CatchAll)  # inside CORS, whose headers let other sites' pages read the problem
+    # A defect of a route is answered, and logged, even if its request is late.
+    app.add_middleware(ExceptionMiddleware, handlers=PROBLEM_HANDLERS)
     app.add_middleware(
         ConcurrencyLimit, limit=access.max_ongoing_requests, timeout_s=access.request_timeout_s, searching=searching
     )
     app.add_middleware(AuthMiddleware, access=access, pages=PAGES)
+    # Inside CORS, whose headers let other sites' pages read the problem.
+    app.add_middleware(ExceptionMiddleware, handlers=PROBLEM_HANDLERS)
     if access.cors_origins:
         app.add_middleware(
             CORSMiddleware,

@@ -82,7 +82,8 @@ class BodyReader:
             return await self._with_timeout(self._read_multipart(request))
         options = UPLOAD.read(read_texts(request.query_params))
         if media_type.startswith("image/"):
-            return await self._with_timeout(self._read_picture(request, options))
+            limited = _with_limit(request, self._limits.max_upload_bytes, "image")
+            return self._upload(await self._with_timeout(limited.body()), options)
         parse = partial(self.parse_search, options=options)
         return await self.json(request, parse, "application/json, image/…, or multipart/form-data with an image")
 
@@ -134,10 +135,6 @@ class BodyReader:
                 return await reading
         except TimeoutError as error:
             raise errors.RequestTimeout(f"expected the body within {timeout_s:g} s") from error
-
-    async def _read_picture(self, request: Request, options: UploadFields) -> Query:
-        data = await _with_limit(request, self._limits.max_upload_bytes, "image").body()
-        return self._upload(data, options)
 
     async def _read_multipart(self, request: Request) -> Query:
         max_bytes = self._limits.max_upload_bytes

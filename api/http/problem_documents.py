@@ -2,14 +2,15 @@
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, cast
 
-from fastapi import FastAPI, Request
+from fastapi import Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi.routing import iter_route_contexts
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.routing import Match
 
@@ -56,25 +57,13 @@ def problem_response(problem: Problem, headers: Mapping[str, str] | None = None)
     return JSONResponse(problem.document(), problem.status, headers, MEDIA_TYPE)
 
 
-def install_problems(app: FastAPI) -> None:
-    handlers: dict[Any, Callable[[Request, Any], Response]] = {
-        Problem: lambda _, error: problem_response(error),
-        HTTPException: _on_http_exception,
-        RequestValidationError: _on_invalid_parameters,
-        # For a failure of the outermost middleware. Starlette raises the exception again, so it is logged.
-        Exception: lambda *_: problem_response(internal_problem()),
-    }
-    for kind, handler in handlers.items():
-        app.add_exception_handler(kind, handler)
-
-
 def failed_item(error: BaseException) -> Failed:
     """The problem document of one failed item of a batch; unexpected errors are logged."""
     if isinstance(error, Problem):
         problem = error
     else:
         logger.error("an item of a batch failed", exc_info=error)
-        problem = internal_problem()
+        problem = _internal()
     current_record().problems.append(problem.slug)
     return Failed(problem=cast(ProblemOut, problem.document()))
 
@@ -100,7 +89,25 @@ def problem_table() -> str:
     return "\n".join(["| type | status | when |", "|---|---|---|", *rows])
 
 
-def _on_http_exception(request: Request, error: HTTPException) -> Response:
+async def _on_problem(_: Request, problem: Problem) -> Response:
+    return problem_response(problem)
+
+
+async def _on_defect(request: Request, error: Exception) -> Response:
+    """Logs the exception, and answers without details for the caller."""
+    logger.error("%s %s failed", request.method, request.scope["path"], exc_info=error)
+    return problem_response(_internal())
+
+
+async def _on_disconnect(request: Request, _: ClientDisconnect) -> None:
+    logger.info("%s %s: the caller left", request.method, request.scope["path"])
+
+
+def _internal() -> Problem:
+    return errors.Internal("the server failed to answer; its log says why")
+
+
+async def _on_http_exception(request: Request, error: HTTPException) -> Response:
     """Answers requests that the framework refuses: unknown paths and methods."""
     headers = dict(error.headers or {})
     problem: Problem
@@ -111,8 +118,6 @@ def _on_http_exception(request: Request, error: HTTPException) -> Response:
         case 405:
             headers["Allow"] = _methods_of(request)
             problem = errors.MethodNotAllowed(f"expected {headers['Allow']}, got {request.method}")
-        case 413:
-            problem = errors.TooLarge(str(error.detail))
         case _:
             problem = errors.MalformedBody(str(error.detail))
     return problem_response(problem, headers)
@@ -125,14 +130,19 @@ def _methods_of(request: Request) -> str:
     return ", ".join(sorted({method for route in matching for method in getattr(route, "methods", None) or ()}))
 
 
-def _on_invalid_parameters(_: Request, error: RequestValidationError) -> Response:
+async def _on_invalid_parameters(_: Request, error: RequestValidationError) -> Response:
     """Answers requests with invalid parameters in the path or the URL; `api.http.body` checks bodies."""
     return problem_response(invalid_fields([field_error(each, str(each["loc"][-1])) for each in error.errors()]))
 
 
-def internal_problem() -> Problem:
-    """The problem for any other exception, without details."""
-    return errors.Internal("the server failed to answer; its log says why")
+PROBLEM_HANDLERS: Final[dict[Any, Any]] = {
+    Problem: _on_problem,
+    HTTPException: _on_http_exception,
+    RequestValidationError: _on_invalid_parameters,
+    ClientDisconnect: _on_disconnect,
+    Exception: _on_defect,
+}
+"""How an app answers exceptions, by their types."""
 
 
 def field_error(detail: Mapping[str, Any], field: str, known: Iterable[str] = ()) -> dict[str, str]:

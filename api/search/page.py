@@ -3,22 +3,26 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from heapq import nsmallest
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from api.documents import PageOut
+from api.documents import FacetOut, FacetValueOut, PageOut
 from api.errors import abbreviate, invalid, invalid_fields
 from api.search.cursor import Cursor
-from api.search.facets import facets_out
 from api.search.query import NOT_OF_WORDS, Part, Query
 from index.collection.rows import FIXED_COLUMNS
 from index.errors import FilterError, OptionError, QueryError
+from index.filters.facets import Counts, periods
 from index.queries import QueryKind, mix
 from index.search import VersionSearcher
 from index.search.result_set import Answer
 from index.search_options import MAX_DIVERSE, MAX_K, PICTURE_FIELDS, column_names, is_set
 from index.words.text import any_terms
+
+_MAX_VALUES: Final = 100  # of a column in facets
 
 
 def page_of(searcher: VersionSearcher, query: Query, vectors: Sequence[NDArray[np.float32]]) -> Answer:
@@ -93,6 +97,21 @@ def page_fields(query: Query, answer: Answer, editions: Mapping[str, str], types
         "facets": None if answer.facets is None else facets_out(answer.facets, types),
         "cursor": None if end is None else str(Cursor(editions={**editions}, search=query.digest, place=end)),
     }
+
+
+def facets_out(counts: Counts, types: Mapping[str, str]) -> dict[str, FacetOut]:
+    """The most frequent values of each column, whose Arrow types are `types`; equally frequent ones in their order."""
+    columns: dict[str, FacetOut] = {}
+    for name, counter in counts.values.items():
+        best = nsmallest(_MAX_VALUES, counter.items(), key=lambda each: (-each[1], each[0]))
+        values: list[FacetValueOut] = [{"value": value, "count": count} for value, count in best]
+        known = len(counter)
+        if types[name].startswith(("timestamp", "date")):
+            spans = periods(counter)
+            values = [{"value": at, "count": count, "filter": span} for at, count, span in spans[:_MAX_VALUES]]
+            known = len(spans)
+        columns[name] = FacetOut(values=values, others=known - len(values))
+    return columns
 
 
 def editions_of(query: Query, names: Iterable[str]) -> Mapping[str, str] | None:

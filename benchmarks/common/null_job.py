@@ -12,10 +12,10 @@ from unittest.mock import patch
 import pyarrow as pa
 
 from benchmarks.common.process import peak_rss
+from benchmarks.common.rows import listing_of, model_of
 from embedder.images import CropSpec
 from index.collection import Collection
 from index.collection.layout import ROW_FILES, run_path
-from index.collection.records import ModelRecord
 from jobs.cluster.pool import Pool
 from jobs.cluster.session import ray_cluster
 from jobs.embedding.pipeline import write
@@ -23,13 +23,11 @@ from jobs.embedding.placement import Place
 from jobs.embedding.report import BlockSummary
 from jobs.embedding.stages import CollectionAt, DecodeSettings, EmbedSettings
 from jobs.planning.plan import Plan, block_name
-from jobs.planning.todo import IN_MEMORY, RowGroup, Todo
-from jobs.sources.listing import listing_table
+from jobs.planning.todo import RowGroup, Todo
 
 BLOCK = 256  # images
 _CROP = CropSpec(side=16, shortest_edge=None)
 _BYTES = 4 * BLOCK * 1300  # four blocks between the stages together, as of pictures of 224 × 224
-_MODEL = ModelRecord(id="nothing", revision=None, fingerprint="0" * 64, dim=512)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +42,7 @@ class Cost:
 def run_null_job(images: int, folder: Path, pool: Pool) -> Cost:
     """Run the job on the connected Ray, with the actors of `pool`."""
     collection = Collection.create_or_open(str(folder))
-    plan = Plan(source="benchmark", model=_MODEL, listed=images, todo=Todo(_listing(images)))
+    plan = Plan(source="benchmark", model=model_of(512), listed=images, todo=Todo(listing_of(images)))
     with (
         patch("jobs.embedding.on_ray.decode_images", decode_nothing),
         patch("jobs.embedding.on_ray.EmbedImages", EmbedNothing),
@@ -71,14 +69,6 @@ def null_job(images: int, folder: Path) -> Cost:
     """Run it on a Ray of its own, with an actor that has a device."""
     with ray_cluster(None, verbose=False, resources={"device": 1}):
         return run_null_job(images, folder, Pool(resources={"device": 1}))
-
-
-def _listing(images: int) -> Iterator[pa.Table]:
-    for start in range(0, images, IN_MEMORY):
-        names = [
-            f"folder-{number % 1000:03}/{number:09}.jpg" for number in range(start, min(start + IN_MEMORY, images))
-        ]
-        yield listing_table({"image_id": names, "uri": [f"/pictures/{name}" for name in names]}, {})
 
 
 def decode_nothing(

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import re
 import resource
+import shlex
 import subprocess
 import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -33,7 +34,7 @@ def in_new_process(function: Callable[..., T], *arguments: Any) -> T:
 
 @dataclass(frozen=True, kw_only=True)
 class Command:
-    """A finished `likeness …`: seconds from start to end, CPU seconds of all its processes, peak memory of the first,
+    """A finished command: seconds from start to end, CPU seconds of all its processes, peak memory of the first,
     with and without pages of mapped files, which the system may take back, and its output.
     """
 
@@ -46,10 +47,15 @@ class Command:
 
 def likeness(*arguments: str) -> Command:
     """Run `likeness` in a new process. Raises RuntimeError with its errors if it fails."""
-    command, cpu = [sys.executable, "-m", "likeness", *arguments], _cpu_of_children()
+    return run_command([sys.executable, "-m", "likeness", *arguments])
+
+
+def run_command(command: Sequence[str], environment: Mapping[str, str] | None = None) -> Command:
+    """Run a command. Raises RuntimeError with its errors if it fails."""
+    cpu = _cpu_of_children()
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
         started, peaks = time.perf_counter(), {"VmHWM": 0, "RssAnon": 0}
-        with subprocess.Popen(command, stdout=out, stderr=err) as process:
+        with subprocess.Popen(command, env=environment, stdout=out, stderr=err) as process:
             while process.poll() is None:
                 # Not `ru_maxrss`, which a new process begins with its parent's.
                 status = Path(f"/proc/{process.pid}/status").read_text()
@@ -60,7 +66,7 @@ def likeness(*arguments: str) -> Command:
         out.seek(0)
         err.seek(0)
         if process.returncode:
-            raise RuntimeError(f"likeness {arguments[0]} exited with {process.returncode}: {err.read()[-4000:]}")
+            raise RuntimeError(f"{shlex.join(command)} exited with {process.returncode}: {err.read()[-4000:]}")
         peak_mib, anonymous_mib = (size / 2**10 for size in peaks.values())
         return Command(
             seconds=seconds,

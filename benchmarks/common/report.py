@@ -15,6 +15,8 @@ from rich.console import Console
 from rich.table import Table
 
 Figure = float | int | str | None | Sequence["Figure"] | Mapping[str, "Figure"]
+Row = Mapping[str, Figure]
+Rows = Sequence[Row] | Mapping[str, Row]
 
 
 @dataclass(frozen=True)
@@ -48,14 +50,18 @@ class Report:
         report._prefix = f"{subject}: "
         return report
 
-    def table(self, title: str, rows: Sequence[Mapping[str, Figure]]) -> None:
-        """Print rows of the same columns below a title, with numbers in four significant digits."""
+    def table(self, title: str, rows: Rows) -> None:
+        """Print rows of the same columns below a title, with numbers in four significant digits. Those of a mapping
+        begin with their name.
+        """
+        if isinstance(rows, Mapping):
+            rows = [{"": name, **row} for name, row in rows.items()]
         self.keep(title, rows)
         self._print(self._prefix + title, rows)
 
     def values(self, title: str, figures: Mapping[str, Figure]) -> None:
         """A table with one figure per row."""
-        self.table(title, [{"": name, "value": value} for name, value in figures.items()])
+        self.table(title, {name: {"value": value} for name, value in figures.items()})
 
     def keep(self, name: str, figure: Figure) -> None:
         """Add a figure without printing it."""
@@ -69,16 +75,12 @@ class Report:
         """Add a bar that the value must not exceed."""
         self.bars.append(Bar(self._prefix + name, value, "≤", bar))
 
-    def to_json(self) -> str:
-        """`{"benchmark": …, "figures": {…}, "bars": [{"name": …, "value": …, "bar": …, "ok": …}]}`."""
-        bars = [{"name": bar.name, "value": bar.value, "bar": bar.bar, "ok": bar.ok} for bar in self.bars]
-        record = {"benchmark": self.benchmark, "figures": self.figures, "bars": bars}
-        return json.dumps(rounded(record, 6), ensure_ascii=False)
-
     def conclude(self) -> int:
-        """Print the table of bars and the line of JSON; returns the exit status, 1 if a bar is missed."""
+        """Print the table of bars, and a line of JSON: `{"benchmark": …, "figures": {…}, "bars": [{"name": …, "value":
+        …, "bar": …, "ok": …}]}`. Returns the exit status, 1 if a bar is missed.
+        """
         if self.bars:
-            rows: list[Mapping[str, Figure]] = [
+            rows: list[Row] = [
                 {
                     "what": bar.name,
                     "measured": bar.value,
@@ -88,11 +90,13 @@ class Report:
                 for bar in self.bars
             ]
             self._print(f"{self.benchmark}: bars", rows)
+        bars = [{"name": bar.name, "value": bar.value, "bar": bar.bar, "ok": bar.ok} for bar in self.bars]
+        record = {"benchmark": self.benchmark, "figures": self.figures, "bars": bars}
         # Not with rich, which would wrap and colour it.
-        print(self.to_json(), file=self.console.file, flush=True)
+        print(json.dumps(rounded(record, 6), ensure_ascii=False), file=self.console.file, flush=True)
         return 0 if all(bar.ok for bar in self.bars) else 1
 
-    def _print(self, title: str, rows: Sequence[Mapping[str, Figure]]) -> None:
+    def _print(self, title: str, rows: Sequence[Row]) -> None:
         table = Table(title=title, title_justify="left")
         for name in rows[0]:
             is_number = any(isinstance(row[name], int | float) for row in rows)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +12,7 @@ import pyarrow as pa
 
 from index.collection.records import ModelRecord, RowFile, RunManifest, RunStart
 from index.collection.rows import EMBEDDING, embedding_column
+from jobs.planning.todo import IN_MEMORY
 from jobs.sources.listing import listing_table
 
 SOURCE = "s3://bucket/photos"
@@ -36,6 +38,15 @@ def usual_images(numbers: range) -> pa.Table:
     )
 
 
+def listing_of(count: int, images: Callable[[range], pa.Table] = usual_images) -> Iterator[pa.Table]:
+    """The images with the numbers below `count`, in tables as large as a job's."""
+    return (images(range(low, min(low + IN_MEMORY, count))) for low in range(0, count, IN_MEMORY))
+
+
+def with_vectors(images: pa.Table, dim: int, seed: int) -> pa.Table:
+    return images.append_column(EMBEDDING, embedding_column(random_vectors(len(images), dim, seed)))
+
+
 def random_vectors(count: int, dim: int, seed: int) -> npt.NDArray[np.float32]:
     """`(count, dim)`, of unit norm."""
     vectors = np.random.default_rng(seed).standard_normal((count, dim), np.float32)
@@ -44,9 +55,19 @@ def random_vectors(count: int, dim: int, seed: int) -> npt.NDArray[np.float32]:
 
 
 def usual_rows(numbers: range, dim: int) -> pa.Table:
-    """The rows of the images with these numbers, vectors included."""
-    vectors = random_vectors(len(numbers), dim, numbers.start)
-    return usual_images(numbers).append_column(EMBEDDING, embedding_column(vectors))
+    """The rows of the images with these numbers, with the usual columns and vectors."""
+    rng, count = np.random.default_rng(dim), len(numbers)
+    columns: dict[str, Any] = {
+        "content_hash": [rng.bytes(32).hex() for _ in numbers],
+        "width": pa.array([2048] * count, pa.int32()),
+        "height": pa.array([1536] * count, pa.int32()),
+        "format": ["jpeg"] * count,
+        "label": [f"album-{number // 1000:04}" for number in numbers],
+    }
+    images = usual_images(numbers)
+    for name, values in columns.items():
+        images = images.append_column(name, pa.chunked_array([values]))
+    return with_vectors(images, dim, numbers.start)
 
 
 def manifest_of(start: RunStart, files: RowFile, facts: Sequence[RowFile] = ()) -> RunManifest:

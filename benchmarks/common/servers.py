@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 import requests
 
-_START_S = 180.0
+_START_S = 300.0
 _STOP_S = 60.0
 
 
@@ -29,10 +29,10 @@ class Server:
     process: subprocess.Popen[bytes]
     log: Path
 
-    def ready(self) -> bool:
+    def ready(self, path: str = "/readyz") -> bool:
         """Whether it answers searches."""
         try:
-            return requests.get(f"{self.url}/readyz", timeout=5).status_code == 200
+            return requests.get(f"{self.url}{path}", timeout=5).status_code == 200
         except requests.RequestException:
             return False
 
@@ -74,15 +74,16 @@ def serving(collection: str, log: Path, *arguments: str, **settings: object) -> 
     environment = {**inherited, **{f"LIKENESS_{name.upper()}": str(value) for name, value in settings.items()}}
     environment["RAY_USAGE_STATS_ENABLED"] = "0"
     port = free_port()
-    command = ["likeness", "serve", collection, "--port", str(port), *arguments]
+    command = [sys.executable, "-m", "likeness", "serve", collection, "--port", str(port), *arguments]
     with running(command, port, log, environment) as server:
         yield server
 
 
 @contextmanager
-def running(module: Sequence[str], port: int, log: Path, environment: dict[str, str] | None = None) -> Iterator[Server]:
-    """Run a Python module that serves on a local port during the block, which begins when the server is ready."""
-    command = [sys.executable, "-m", *module]
+def running(
+    command: Sequence[str], port: int, log: Path, environment: dict[str, str] | None = None, *, ready: str = "/readyz"
+) -> Iterator[Server]:
+    """Run a command that serves on a local port during the block, which begins when it answers the path `ready`."""
     with (
         log.open("wb") as output,
         subprocess.Popen(command, env=environment, stdout=output, stderr=output, start_new_session=True) as process,
@@ -90,10 +91,10 @@ def running(module: Sequence[str], port: int, log: Path, environment: dict[str, 
         server = Server(url=f"http://127.0.0.1:{port}", process=process, log=log)
         try:
             deadline = time.monotonic() + _START_S
-            while not server.ready():
+            while not server.ready(ready):
                 if process.poll() is not None or time.monotonic() >= deadline:
                     end = log.read_text(errors="replace")[-4000:]
-                    raise RuntimeError(f"expected {module} to serve within {_START_S:g} s; its log ends with:\n{end}")
+                    raise RuntimeError(f"expected {command} to serve within {_START_S:g} s; its log ends with:\n{end}")
                 time.sleep(0.02)
             yield server
         finally:

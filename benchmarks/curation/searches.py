@@ -84,7 +84,6 @@ def main(report: Report, folder: Path, options: Any) -> None:
         f"{COUNT:,} searches",
         {
             f"seconds of the first night, {rows:,} images": first["seconds"],
-            f"seconds of a night, {NEW:,} new images": second["seconds"],
             "matches among these": second["matched"],
             f"seconds with calls for {third['delivered']:,} matches": third["seconds"],
             "peak memory, GB": max(each["peak"] for each in (first, second, third)) / 1e9,

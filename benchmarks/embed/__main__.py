@@ -110,16 +110,14 @@ def judge(rates: Rates, commands: dict[tuple[str, int], Command], report: Report
     # The maximum if decoding and the forward pass share the cores and neither ever waits.
     limit = 1 / (1 / decoding + 1 / forward)
     rates[f"{DEMO}: both, sharing the cores without a wait"] = [limit]
-    report.table(
-        "images/s",
-        [{"": name, "mean": mean(some), "first": some[0], "last": some[-1]} for name, some in rates.items()],
-    )
+    table = {name: {"mean": mean(some), "first": some[0], "last": some[-1]} for name, some in rates.items()}
+    report.table("images/s", table)
     report.table(
         "a whole `likeness embed` of the demo model",
-        [
-            {"": f"{count:,} images, {on}", "seconds": run.seconds, "peak MiB": run.peak_mib}
+        {
+            f"{count:,} images, {on}": {"seconds": run.seconds, "peak MiB": run.peak_mib}
             for (on, count), run in commands.items()
-        ],
+        },
     )
     bare = rates[f"{VIT}: {FORWARD}"]
     for name, around in ((JOB, bare[:2]), (ON_RAY, bare[2:])):

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common.collections import draw_pictures, make_collection
-from benchmarks.common.load import TimedSearch, closed_loop, latency_ms, search_form, search_once
+from benchmarks.common.load import TimedSearch, closed_loop, latencies, search_form, search_once
 from benchmarks.common.report import Report, run
 from benchmarks.common.servers import Server, serving
 from benchmarks.hostile.pictures import sixty
@@ -41,23 +41,16 @@ def besiege(server: Server, hostile: Mapping[str, bytes], usual: Path, rest_s: f
     memory.append(server.resident_mib())
     answers, during = [each.result() for each in sent], loop.result()
     report.values("answers to hostile pictures", Counter(f"{each.status} {_reason(each)}".strip() for each in answers))
-    report.table(
-        "usual pictures",
-        [
-            {
-                "": name,
-                "answers": len(searches),
-                "refused": _count_refused(searches),
-                "p50 ms": latency_ms(searches, 50),
-                "p99 ms": latency_ms(searches, 99),
-            }
-            for name, searches in (("before", before), ("during", during))
-        ],
-    )
+    usual_pictures = {
+        name: {"answers": len(searches), "refused": _count_refused(searches), **latencies(searches)}
+        for name, searches in (("before", before), ("during", during))
+    }
+    report.table("usual pictures", usual_pictures)
     report.table("MiB, server and workers", [{"before": memory[0], "peak": max(memory), "after": memory[-1]}])
+    slower = usual_pictures["during"]["p99 ms"] / usual_pictures["before"]["p99 ms"]
     report.at_most("slowest answer, s", max(each.seconds for each in answers), 15)
     report.at_most("usual pictures that were refused", _count_refused(during), 0)
-    report.at_most("p99 of usual pictures ÷ before", latency_ms(during, 99) / latency_ms(before, 99), 3)
+    report.at_most("p99 of usual pictures ÷ before", slower, 3)
     report.at_most("MiB at the end − before", memory[-1] - memory[0], 1024)
 
 

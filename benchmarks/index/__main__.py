@@ -29,8 +29,7 @@ from benchmarks.common.process import CORES, in_new_process, spent
 from benchmarks.common.report import Report, run
 from benchmarks.index.ageing import Aged, Ageing, report_ageing
 from benchmarks.index.findings import Costs, report_filters, report_kinds, report_standings, report_texts
-from benchmarks.index.plot import draw
-from benchmarks.index.race import Race, Standing
+from benchmarks.index.race import Race
 from benchmarks.index.recall import exact, intrinsic_dimension, local_dimension
 from benchmarks.index.rivals import RIVALS, Contestant, Ours, Svs, missing
 from benchmarks.index.upkeep import Built, build, report_build, train_and_add
@@ -68,7 +67,7 @@ class Plan:
 QUICK = Plan(rows=[20_000], rounds=1, singles=200, updates=3, latency_ms=1.0, at_size=False)
 
 
-def measure(name: str, rows: int, plan: Plan, folder: Path, report: Report) -> list[Standing]:
+def measure(name: str, rows: int, plan: Plan, folder: Path, report: Report) -> None:
     """Everything about a set of `rows` vectors; updates for the smallest set only."""
     data = _DATA[name]
     largest, collection = rows == plan.rows[-1], Collection.create_or_open(str(folder / "collection"))
@@ -95,12 +94,11 @@ def measure(name: str, rows: int, plan: Plan, folder: Path, report: Report) -> l
     with_texts = [for_texts, swept, *(each for each in rivals if isinstance(each, Svs))]
     report_texts(report, race.run(with_texts), plan.at_size)
     searcher = Searcher.open(collection)
-    report_kinds(report, searcher, list(zip(rivals, standings[2:], strict=True)), data, vectors)
+    report_kinds(report, searcher, standings[2:], data, vectors)
     report_build(report, built, costs[Ours.name]["build_s"], plan.at_size and largest)
     report_filters(report, searcher, data, vectors, {"image": queries, "text": texts})
     if rows == plan.rows[0]:
         update_often(report, data, rows, plan, folder)
-    return standings
 
 
 def enter(
@@ -130,7 +128,6 @@ def main(report: Report, folder: Path, options: Any) -> None:
     plan = QUICK if options.quick else Plan(rows=sorted(int(rows) for rows in options.rows.split(",")))
     if missing() and not options.nights:
         print(f"Not installed: {', '.join(missing())}; pip install -c constraints.txt -e '.[rivals]'")
-    standings = {}
     for name in options.data.split(","):
         for rows in plan.rows[: 1 if options.nights else None]:
             subject = f"{rows:,} {name}"
@@ -142,9 +139,7 @@ def main(report: Report, folder: Path, options: Any) -> None:
                     )
                     age(report.about(subject), changes)
                 else:
-                    standings[subject] = measure(name, rows, plan, Path(home), report.about(subject))
-    if options.plot:
-        draw(standings, options.plot)
+                    measure(name, rows, plan, Path(home), report.about(subject))
 
 
 def update_often(report: Report, data: Clustered, rows: int, plan: Plan, folder: Path) -> None:
@@ -169,7 +164,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "--rows": {"default": "100000,1000000", "help": "sizes of the sets, smallest first"},
     "--data": {"default": ",".join(_DATA), "help": "the sets"},
     "--nights": {"type": int, "default": 0, "help": "measure ageing, over so many nights; 60 with --quick"},
-    "--plot": {"type": Path, "help": "draw CPU time against recall into this file"},
 }
 if __name__ == "__main__":
     run("index", __doc__, main, "20,000 rows, and only the bars for such a size", OPTIONS)

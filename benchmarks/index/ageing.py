@@ -61,19 +61,6 @@ class Aged:
         self.segments += cpu
         return records
 
-    @property
-    def progress(self) -> str:
-        """Figures so far, for a run that is stopped early."""
-        last, build = self.nights[-1], float(np.median(self.builds))
-        worst = {name: max(each[name] for each in self.nights) for name in ("p50", "cpu")}
-        lowest = {kind: min(each[kind] for each in self.recalls) for kind in KINDS} if self.recalls else {}
-        return (
-            f"night {last['night']}, {last['segments']} segments: p50 {last['p50']:.2f}, cpu {last['cpu']:.2f} (worst "
-            f"{worst['p50']:.2f}, {worst['cpu']:.2f}); a build {build:.1f} s of CPU, all updates "
-            f"{self.everything / build:.2f} builds, their segments {self.segments / build:.2f} builds"
-            + "".join(f"; {kind} {value:.3f}" for kind, value in lowest.items())
-        )
-
 
 @dataclass(kw_only=True)
 class Ageing:
@@ -91,7 +78,7 @@ class Ageing:
     every: int = 0
 
     def run(self) -> Aged:
-        """Prints a line for each night."""
+        """Prints each night's figures."""
         self._vectors = self.data.array(self.rows + self.nights * self.added)
         self._live = np.arange(len(self._vectors)) < self.rows
         self._texts = partial(self.data.kind, "text", 400, 4_000)
@@ -109,7 +96,7 @@ class Ageing:
                 aged.builds.append(cpu)
                 aged.recalls.append({"night": night, **self._recalls(searcher)})
             aged.nights.append({"night": night, **self._compare(night, searcher, fresh)})
-            print(aged.progress, flush=True)
+            print(aged.nights[-1], flush=True)
         aged.growth = float(self._live.sum() / self.rows)
         return aged
 

@@ -15,7 +15,7 @@ from benchmarks.common.process import CORES, spent
 from benchmarks.common.report import Figure, Report
 from benchmarks.index.race import Standing
 from benchmarks.index.recall import exact, recall
-from benchmarks.index.rivals import Contestant, Hnsw, Ours, Svs, Usearch
+from benchmarks.index.rivals import Hnsw, Ours, Svs, Usearch
 from benchmarks.index.upkeep import rows_found
 from index.queries import QueryKind
 from index.search import Searcher
@@ -35,7 +35,7 @@ def report_standings(report: Report, standings: Sequence[Standing], costs: Mappi
     )
     report.table(
         "seconds to train and add on all cores, CPU seconds (ours: of the whole build), bytes of a vector in memory",
-        [{"": name, **cost} for name, cost in costs.items()],
+        costs,
     )
     by_name = {each.name: each for each in standings}
     ours, mine = by_name[Ours.name], costs[Ours.name]
@@ -65,7 +65,7 @@ def report_texts(report: Report, standings: Sequence[Standing], at_size: bool) -
 def report_kinds(
     report: Report,
     searcher: Searcher,
-    rivals: Sequence[tuple[Contestant, Standing]],
+    rivals: Sequence[Standing],
     data: Clustered,
     vectors: Vectors,
 ) -> None:
@@ -85,16 +85,13 @@ def report_kinds(
         figures = {"recall": reached, "manifest": record.recall, "target": target, "width": record.width}
         table.append({"kind": kind, **figures, "cpu_us": cpu / _FRESH * 1e6})
         recalls[Ours.name][kind] = reached
-        for rival, standing in rivals:
-            rival.set(standing.point.parameters)
-            recalls[rival.name][kind] = recall(rival.search(queries, _K, CORES), truth)
+        for each in rivals:
+            each.contestant.set(each.point.parameters)
+            recalls[each.name][kind] = recall(each.contestant.search(queries, _K, CORES), truth)
         report.at_least(f"recall@10 of fresh queries of kind {kind}", reached, target)
         report.at_most(f"manifest's error for {kind}", abs(reached - record.recall), 0.005)
     report.table("kinds of query, in batches on one thread", table)
-    report.table(
-        "recall@10 by kind of query, rivals with their parameters for images",
-        [{"": name, **each} for name, each in recalls.items()],
-    )
+    report.table("recall@10 by kind of query, rivals with their parameters for images", recalls)
 
 
 def report_filters(

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -39,28 +38,21 @@ _ORDERS = (None, "year", "-year", "label", "-taken", "number 3", "score")
 _FACETS = ["year", "text 1"]
 
 
-@dataclass(frozen=True)
-class Columns:
+def columns_of(rows: int) -> dict[str, Any]:
     """The columns of the rows, as arrays."""
-
-    rows: int
-
-    @cached_property
-    def values(self) -> dict[str, Any]:
-        data, random = Clustered(), np.random.default_rng(5)
-        blocks = [data.table(first, min(first + BLOCK, self.rows)) for first in range(0, self.rows, BLOCK)]
-        table = pa.concat_tables(blocks)
-        known = {name: table.column(name).to_numpy() for name in ("image_id", "bucket", "label", "year", "cluster")}
-        more = {f"number {each}": random.integers(0, 10**each, self.rows) for each in range(1, 13)}
-        texts = {f"text {each}": random.integers(0, 10 * each, self.rows).astype(str).astype(object) for each in (1, 9)}
-        floats = {f"share {each}": random.random(self.rows) for each in range(10)}
-        taken = random.integers(0, 20 * 365 * 86_400, self.rows).astype("datetime64[s]")
-        return known | more | texts | floats | {"taken": taken}
+    data, random = Clustered(), np.random.default_rng(5)
+    table = pa.concat_tables([data.table(first, min(first + BLOCK, rows)) for first in range(0, rows, BLOCK)])
+    known = {name: table.column(name).to_numpy() for name in ("image_id", "bucket", "label", "year", "cluster")}
+    more = {f"number {each}": random.integers(0, 10**each, rows) for each in range(1, 13)}
+    texts = {f"text {each}": random.integers(0, 10 * each, rows).astype(str).astype(object) for each in (1, 9)}
+    floats = {f"share {each}": random.random(rows) for each in range(10)}
+    taken = random.integers(0, 20 * 365 * 86_400, rows).astype("datetime64[s]")
+    return known | more | texts | floats | {"taken": taken}
 
 
 def make(location: str, rows: int) -> None:
     collection = Collection.create_or_open(location)
-    columns = Columns(rows).values
+    columns = columns_of(rows)
 
     def table(first: int) -> pa.Table:
         known = Clustered().table(first, min(first + BLOCK, rows))
@@ -100,7 +92,7 @@ Outcome = Mapping[str, float]
 def measure(location: str, rows: int, requests: int) -> list[Outcome]:
     faiss.omp_set_num_threads(1)
     searcher = Searcher.open(Collection.open(location))
-    vectors, columns = Clustered().array(rows), Columns(rows).values
+    vectors, columns = Clustered().array(rows), columns_of(rows)
     random = np.random.default_rng(11)
     queries = Clustered().queries(requests)
     return [_outcome(searcher, vectors, columns, Request.drawn(random, query)) for query in queries]

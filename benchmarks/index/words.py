@@ -2,26 +2,25 @@
 
 Rows have a caption of 7 to 13 words, drawn from 50,000 by Zipf's law, so that the most frequent word is in six of ten;
 and an annotation of three. They are indexed with words and without, updated by 1% new and 1% deleted rows, and
-searched. SQLite's FTS5 indexes and ranks the same captions.
+searched.
 """
 
 from __future__ import annotations
 
-import argparse
 import random
-import sqlite3
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from benchmarks.common.clustered import BLOCK, MODEL, Clustered
 from benchmarks.common.process import in_new_process, seconds_of, spent
-from benchmarks.common.report import Figure, Report, run
+from benchmarks.common.report import Report, run
 from index.builder.build_index import build_index
 from index.collection import Collection
 from index.collection.annotations import annotation_log
@@ -35,10 +34,9 @@ from index.words.text import any_terms, path_of
 
 _MODEL = MODEL.model_copy(update={"dim": 64})
 _VOCABULARY = 50_000
-_K, _DRAWS, _FTS_DRAWS = 100, 30, 5
+_K, _DRAWS = 100, 30
 _COLUMNS = {"caption": (7, 14), "written": (3, 4)}
 """The least number of words, and the first that is too many."""
-_FTS = "CREATE VIRTUAL TABLE captions USING fts5(caption, content='', tokenize='unicode61 remove_diacritics 2')"
 
 
 def vocabulary() -> list[str]:
@@ -76,14 +74,14 @@ def add_rows(collection: Collection, rows: range, deletes: range = range(0)) -> 
     log.add_run("memory:", _MODEL.model_copy(update={"id": "written", "fingerprint": "1" * 64}), tables("written"))
 
 
-def build(location: str, settings: IndexSettings | None = None) -> tuple[float, float]:
-    """Seconds and CPU seconds."""
-    return spent(lambda: build_index(Collection.open(location), settings))[1:]
+def build(location: str, settings: IndexSettings | None = None) -> dict[str, float]:
+    _, seconds, cpu = spent(lambda: build_index(Collection.open(location), settings))
+    return {"seconds": seconds, "CPU s": cpu}
 
 
 def report_builds(report: Report, collection: Collection, rows: int, updates: int) -> None:
     """Builds and updates without words and with them, which the collection ends with."""
-    figures, share, first = dict[str, tuple[float, float]](), rows // 100, rows
+    figures, share, first = dict[str, dict[str, float]](), rows // 100, rows
     for name, words in (("without words", ()), ("with words", None)):
         figures[f"build {name}"] = in_new_process(build, collection.location, IndexSettings(words=words))
         taken = []
@@ -91,14 +89,11 @@ def report_builds(report: Report, collection: Collection, rows: int, updates: in
             add_rows(collection, range(first, first + share), range(first - rows, first - rows + share))
             first += share
             taken.append(in_new_process(build, collection.location))
-        seconds, cpu = map(median, zip(*taken, strict=True))
-        figures[f"1% + 1% {name}"] = seconds, cpu
-    table: list[dict[str, Figure]] = [
-        {"": name, "seconds": each[0], "CPU s": each[1]} for name, each in figures.items()
-    ]
-    report.table("builds", table)
-    added = figures["1% + 1% with words"][1] - figures["1% + 1% without words"][1]
-    report.at_most("CPU of the words in an update ÷ in a build", added / figures["build with words"][1], 0.05)
+        figures[f"1% + 1% {name}"] = {each: median(one[each] for one in taken) for each in taken[0]}
+    report.table("builds", figures)
+    cpu_s = {name: each["CPU s"] for name, each in figures.items()}
+    added = cpu_s["1% + 1% with words"] - cpu_s["1% + 1% without words"]
+    report.at_most("CPU of the words in an update ÷ in a build", added / cpu_s["build with words"], 0.05)
 
 
 def report_size(report: Report, searcher: Searcher) -> None:
@@ -127,15 +122,15 @@ def queries(words: Sequence[str]) -> dict[str, Callable[[random.Random], str]]:
     }
 
 
-def report_queries(report: Report, searcher: Searcher, fts: sqlite3.Connection, rows: int, bars: bool) -> None:
-    """Median milliseconds of a filter's rows; of the best rows, by captions; the same among 1% of them; of FTS5; and of
-    a page of the nearest vectors, without and with the words.
+def report_queries(report: Report, searcher: Searcher, rows: int, bars: bool) -> None:
+    """Median milliseconds of a filter's rows; of the best rows, by captions; the same among 1% of them; and of a page
+    of the nearest vectors, without and with the words.
     """
     index = searcher.segments
     one_percent = Filter.parse({"image_id": {"$prefix": "77"}}, index.schema)
     index.eligible(one_percent)
-    figures = {name: _timed(searcher, fts, draw, one_percent) for name, draw in queries(vocabulary()).items()}
-    report.table(f"queries of {rows:,} rows, in ms", [{"": name, **each} for name, each in figures.items()])
+    figures = {name: _timed(searcher, draw, one_percent) for name, draw in queries(vocabulary()).items()}
+    report.table(f"queries of {rows:,} rows, in ms", figures)
     if bars:
         typical = figures["five words, two of them frequent"]
         report.at_most("ms of a ranked search for five words", typical["ranked"], 10)
@@ -143,9 +138,7 @@ def report_queries(report: Report, searcher: Searcher, fts: sqlite3.Connection, 
         report.at_most("ms that the words add to a search", typical["vector and words"] - typical["vector"], 10)
 
 
-def _timed(
-    searcher: Searcher, fts: sqlite3.Connection, draw: Callable[[random.Random], str], one_percent: Filter
-) -> dict[str, float]:
+def _timed(searcher: Searcher, draw: Callable[[random.Random], str], one_percent: Filter) -> dict[str, float]:
     index, drawn, taken = searcher.segments, random.Random(1), defaultdict[str, list[float]](list)
     vectors = Clustered().queries(_DRAWS)[:, : searcher.dim]
     for number in range(_DRAWS):
@@ -159,8 +152,6 @@ def _timed(
             "vector": partial(searcher.answer, vectors[number], 10),
             "vector and words": partial(searcher.answer, vectors[number], 10, words=query),
         }
-        if number < _FTS_DRAWS:
-            searches["FTS5"] = partial(fts_search, fts, query)
         for name, search in searches.items():
             taken[name].append(seconds_of(search) * 1e3)
     return {name: median(each) for name, each in taken.items()}
@@ -170,43 +161,16 @@ def _ranked(index: SegmentedIndex, query: WordQuery, where: Filter | None = None
     return index.rank_words(query, index.find_words(query), index.eligible(where))
 
 
-def fts_index(path: Path, rows: int, report: Report) -> sqlite3.Connection:
-    """An FTS5 table of the captions, without their text."""
-    connection = sqlite3.connect(path, isolation_level=None)
-    connection.executescript("PRAGMA page_size = 16384; PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF")
-    connection.execute(_FTS)
-    captions = [text for block in texts(vocabulary(), "caption", range(rows)) for text in block]
-
-    def fill() -> None:
-        connection.execute("BEGIN")
-        connection.executemany("INSERT INTO captions(rowid, caption) VALUES (?, ?)", enumerate(captions))
-        connection.execute("COMMIT")
-        connection.execute("INSERT INTO captions(captions) VALUES ('optimize')")
-        connection.execute("VACUUM")
-
-    seconds = seconds_of(fill)
-    size = path.stat().st_size / sum(len(caption) for caption in captions)
-    report.values("FTS5 of the captions", {"seconds": seconds, "file ÷ text": size})
-    return connection
-
-
-def fts_search(connection: sqlite3.Connection, query: str) -> list[tuple[int, float]]:
-    expression = query if query.endswith(("*", '"')) else " OR ".join(f'"{word}"' for word in query.split())
-    sql = f"SELECT rowid, rank FROM captions WHERE captions MATCH ? ORDER BY rank LIMIT {_K}"
-    return connection.execute(sql, (expression,)).fetchall()
-
-
-def benchmark(report: Report, folder: Path, arguments: argparse.Namespace) -> None:
-    rows = 50_000 if arguments.quick else arguments.rows
+def main(report: Report, folder: Path, options: Any) -> None:
+    rows = 50_000 if options.quick else options.rows
     collection = Collection.create_or_open(str(folder / "collection"))
     add_rows(collection, range(rows))
-    report_builds(report, collection, rows, updates=1 if arguments.quick else 3)
+    report_builds(report, collection, rows, updates=1 if options.quick else 3)
     searcher = Searcher.open(collection)
     report_size(report, searcher)
-    with_bars = not arguments.quick
-    report_queries(report, searcher, fts_index(folder / "fts.db", rows, report), rows, with_bars)
+    report_queries(report, searcher, rows, bars=not options.quick)
 
 
 if __name__ == "__main__":
     rows = {"--rows": {"type": int, "default": 1_000_000, "help": "number of rows"}}
-    run("words", __doc__, benchmark, "50,000 rows, without bars on times", rows)
+    run("words", __doc__, main, "50,000 rows, without bars on times", rows)

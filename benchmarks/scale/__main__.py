@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common.process import CORES, in_new_process
-from benchmarks.common.report import Report, run
+from benchmarks.common.report import Report, format_figure, run
 from benchmarks.embed.rates import forward_rate
 from benchmarks.models.random_models import save_clip
-from benchmarks.scale.costs import Cost
+from benchmarks.scale import Costs
 from benchmarks.scale.images import decoding, row_bytes
 from benchmarks.scale.index import indexes, scan
 from benchmarks.scale.requests import requests
@@ -40,27 +40,29 @@ class Plan:
 QUICK = Plan(seconds=0.7, rows=(20_000, 60_000), latency_ms=0.5)
 
 
-def measure(plan: Plan, folder: Path) -> Iterator[Cost]:
+def measure(plan: Plan, folder: Path) -> Iterator[Costs]:
     """Yields costs as they are measured."""
-    yield from in_new_process(decoding, folder, plan.seconds)
+    yield in_new_process(decoding, folder, plan.seconds)
     large = in_new_process(save_clip, folder / "vit-b-32")
     for name, model, side, batch in (("ViT-B/32", large, 224, 32), ("the demo model", DEMO_MODEL, 64, 64)):
         rate = in_new_process(partial(forward_rate, model, batch=batch, seconds=plan.seconds, device="cpu"))
-        yield Cost(what=f"embed a crop of {side} × {side} with {name}", unit="core ms", costs={"": 1e3 * CORES / rate})
-    yield from row_bytes(folder / "rows")
-    yield from in_new_process(requests, folder)
-    yield from indexes(folder, plan.rows, plan.latency_ms)
+        yield {(f"embed a crop of {side} × {side} with {name}", "core ms"): {"": 1e3 * CORES / rate}}
+    yield row_bytes(folder / "rows")
+    yield in_new_process(requests, folder)
+    yield indexes(folder, plan.rows, plan.latency_ms)
     yield in_new_process(scan, plan.rows[0])
 
 
 def main(report: Report, folder: Path, options: Any) -> None:
     for name, value in {**OPENMP_ENVIRONMENT, "RAY_USAGE_STATS_ENABLED": "0"}.items():
         os.environ.setdefault(name, value)
-    costs = []
-    for cost in measure(QUICK if options.quick else Plan(), folder):
-        report.console.log(cost.what)
-        costs.append(cost)
-    report.table("costs", [each.row() for each in costs])
+    table = []
+    for costs in measure(QUICK if options.quick else Plan(), folder):
+        for (what, unit), variants in costs.items():
+            report.console.log(what)
+            joined = ", ".join(f"{format_figure(value)} {name}".strip() for name, value in variants.items())
+            table.append({"what": what, "unit": unit, "costs": joined or "none"})
+    report.table("costs", table)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +12,7 @@ import pyarrow as pa
 from PIL import Image
 
 from benchmarks.common.rows import model_of, usual_rows
-from benchmarks.scale.costs import Cost
+from benchmarks.scale import Costs
 from embedder.images import CropSpec
 from index.collection import Collection
 from index.collection.row_files import FileList
@@ -45,22 +44,21 @@ def photo(width: int, height: int, *, seed: int = 0) -> Image.Image:
     return Image.fromarray(np.clip(pixels, 0, 255).astype(np.uint8))
 
 
-def decoding(folder: Path, seconds: float) -> list[Cost]:
+def decoding(folder: Path, seconds: float) -> Costs:
     """CPU time of the job's decoding stage by format and size, on one thread for about `seconds` each: fetching from a
     local disk, hashing, decoding and cropping. Then the bytes of a crop in the table that it returns.
     """
     largest = photo(*_SIZES[-1])
-    costs = []
+    costs: Costs = {}
     ways = {"JPEG": {"at reduced scale": True, "in full": False}, "PNG": {"": True}, "WEBP": {"": True}}
     for kind, (width, height) in [*(("JPEG", size) for size in _SIZES), ("PNG", _SIZES[1]), ("WEBP", _SIZES[1])]:
         path = folder / f"{width}.{kind.lower()}"
         largest.crop((0, 0, width, height)).save(path, kind, **_SAVED[kind])
         what = f"decode a {kind} of {width} × {height} ({path.stat().st_size / 1e6:.3g} MB)"
-        times: dict[str, float | str] = {way: _decode_ms(path, draft, seconds) for way, draft in ways[kind].items()}
-        costs.append(Cost(what=what, unit="CPU ms", costs=times))
+        costs[what, "CPU ms"] = {way: _decode_ms(path, draft, seconds) for way, draft in ways[kind].items()}
     table = _decoded(path, draft=True)
-    what = f"a crop of {_SIDE} × {_SIDE}, from decoding to the model"
-    return [*costs, Cost(what=what, unit="bytes", costs={"": table.nbytes / table.num_rows})]
+    costs[f"a crop of {_SIDE} × {_SIDE}, from decoding to the model", "bytes"] = {"": table.nbytes / table.num_rows}
+    return costs
 
 
 def _decode_ms(path: Path, draft: bool, seconds: float) -> float:
@@ -87,35 +85,19 @@ def _decoded(path: Path, draft: bool) -> pa.Table:
     return table
 
 
-def row_bytes(folder: Path) -> list[Cost]:
+def row_bytes(folder: Path) -> Costs:
     """Bytes of a row by dimensions and rows per file, with the usual columns; then bytes of a file in a list."""
     collection = Collection.create_or_open(str(folder))
-    found, entry_bytes = [], 0.0
+    costs, entry_bytes = Costs(), 0.0
     for dim in (64, 512, 768):
         start = collection.start_run("memory:", model_of(dim))
-        table = _rows(BLOCKS[-1], dim)
-        costs: dict[str, float | str] = {}
+        table, by_block = usual_rows(range(BLOCKS[-1]), dim), dict[str, float | str]()
         for block in BLOCKS:
             # Names as long as the job's.
             parts = {f"0001-0a1b2c3d-{first:020}": table.slice(first, block) for first in range(0, BLOCKS[-1], block)}
             files = [collection.write_rows(start.run_id, name, part) for name, part in parts.items()]
-            costs[f"in files of {block}"] = sum(file.size for file in files) / table.num_rows
+            by_block[f"in files of {block}"] = sum(file.size for file in files) / table.num_rows
             if len(files) > 1:
                 entry_bytes = FileList.write(collection.storage, start.run_id, files).size / len(files)
-        found.append(Cost(what=f"a row of {dim} dimensions in Parquet", unit="bytes", costs=costs))
-    return [*found, Cost(what="a row file in its run's list of files", unit="bytes", costs={"": entry_bytes})]
-
-
-def _rows(count: int, dim: int) -> pa.Table:
-    rng = np.random.default_rng(dim)
-    table = usual_rows(range(count), dim)
-    usual: dict[str, pa.Array[Any]] = {
-        "content_hash": pa.array([rng.bytes(32).hex() for _ in range(count)]),
-        "width": pa.array(np.full(count, _SIZES[1][0], np.int32)),
-        "height": pa.array(np.full(count, _SIZES[1][1], np.int32)),
-        "format": pa.array(["jpeg"] * count),
-        "label": pa.array([f"album-{number // 1000:04}" for number in range(count)]),
-    }
-    for name, values in usual.items():
-        table = table.append_column(name, values)
-    return table
+        costs[f"a row of {dim} dimensions in Parquet", "bytes"] = by_block
+    return {**costs, ("a row file in its run's list of files", "bytes"): {"": entry_bytes}}

@@ -22,7 +22,7 @@ from benchmarks.common.clustered import DIM, Clustered, Vectors, add_rows
 from benchmarks.common.process import in_new_process, seconds_of, spent
 from benchmarks.index.recall import exact
 from benchmarks.index.upkeep import build
-from benchmarks.scale.costs import Cost
+from benchmarks.scale import Costs
 from index.builder.ground_truth import GroundTruth
 from index.collection import Collection
 from index.collection.layout import ANN, IDS, ROWS, VECTORS
@@ -38,18 +38,18 @@ _QUERIES = 1_000
 _SINGLES = 300
 
 
-def indexes(folder: Path, sizes: Sequence[int], latency_ms: float) -> list[Cost]:
+def indexes(folder: Path, sizes: Sequence[int], latency_ms: float) -> Costs:
     """Both kinds of index by size. `latency_ms` must be so short that no set is searched exactly."""
-    figures: dict[tuple[str, str], dict[str, float | str]] = defaultdict(dict)
+    costs: Costs = defaultdict(dict)
     for rows in sizes:
         with tempfile.TemporaryDirectory(dir=folder) as name:
             collection = Collection.create_or_open(f"{name}/collection")
             add_rows(collection, Clustered(), range(rows))
             for kind, limit in (("fast", None), ("lean", _LEAN_BYTES * rows)):
                 settings = IndexSettings(latency_ms=latency_ms, max_memory=limit, segment_rows=rows)
-                for figure, value in _index(collection, settings).items():
-                    figures[figure][f"{kind} {rows / 1e6:g} M"] = value
-    return [Cost(what=f"a segment: {what}", unit=unit, costs=costs) for (what, unit), costs in figures.items()]
+                for (what, unit), value in _index(collection, settings).items():
+                    costs[f"a segment: {what}", unit][f"{kind} {rows / 1e6:g} M"] = value
+    return costs
 
 
 def _index(collection: Collection, settings: IndexSettings) -> dict[tuple[str, str], float | str]:
@@ -132,15 +132,12 @@ def _search(location: str) -> tuple[float, float, float]:
     return min(batches) / len(queries) * 1e3, float(np.median(singles)) * 1e3, float(np.median(lookups)) * 1e3
 
 
-def scan(rows: int) -> Cost:
+def scan(rows: int) -> Costs:
     """Exact search on one core, over vectors in memory."""
     data = Clustered()
     vectors, queries = data.array(rows), data.queries(64)
     faiss.omp_set_num_threads(1)
     batch = seconds_of(partial(exact, queries, vectors, _K)) / len(queries) * 1e3
     singles = [seconds_of(partial(exact, query[np.newaxis], vectors, _K)) for query in queries[:20]]
-    return Cost(
-        what=f"scan {rows:,} vectors of {DIM} dimensions in memory for a query",
-        unit="core ms",
-        costs={"in batches": batch, "by itself (p50)": float(np.median(singles)) * 1e3},
-    )
+    what = f"scan {rows:,} vectors of {DIM} dimensions in memory for a query"
+    return {(what, "core ms"): {"in batches": batch, "by itself (p50)": float(np.median(singles)) * 1e3}}

@@ -22,7 +22,7 @@ from PIL import Image
 from werkzeug.serving import make_server
 
 from benchmarks.common.rows import model_of, usual_images, usual_rows
-from benchmarks.scale.costs import Cost
+from benchmarks.scale import Costs
 from embedder.images import CropSpec
 from index.builder.build_index import build_index
 from index.collection import Collection
@@ -67,7 +67,7 @@ class Counting:
         return taken
 
 
-def requests(folder: Path) -> list[Cost]:
+def requests(folder: Path) -> Costs:
     """Requests per picture, row file and segment. Call it in a new process, since it sets environment variables."""
     os.environ.update(AWS_ACCESS_KEY_ID="key", AWS_SECRET_ACCESS_KEY="secret", AWS_REGION="us-east-1")
     os.environ["AWS_EC2_METADATA_DISABLED"] = "true"
@@ -82,9 +82,11 @@ def requests(folder: Path) -> list[Cost]:
         many = _cycle(folder, counting, files=_FILES[1], segments=_SEGMENTS[0])
         split = _cycle(folder, counting, files=_FILES[1], segments=_SEGMENTS[1])
     files, segments = _FILES[1] - _FILES[0], _SEGMENTS[1] - _SEGMENTS[0]
-    costs += [_cost(f"{step}, for each row file", _less(many[step], few[step]), files) for step in many]
-    steps = ("build the index", "open it")
-    return costs + [_cost(f"{step}, for each segment", _less(split[step], many[step]), segments) for step in steps]
+    costs |= {f"{step}, for each row file": _each(many[step], few[step], files) for step in many}
+    costs |= {
+        f"{step}, for each segment": _each(split[step], many[step], segments) for step in ("build the index", "open it")
+    }
+    return {(what, "requests"): each for what, each in costs.items()}
 
 
 @contextmanager
@@ -100,7 +102,7 @@ def _server() -> Iterator[tuple[Counting, str]]:
         thread.join()
 
 
-def _picture_costs(client: Any, counting: Counting) -> list[Cost]:
+def _picture_costs(client: Any, counting: Counting) -> dict[str, dict[str, float | str]]:
     data = BytesIO()
     Image.new("RGB", (64, 64)).save(data, "JPEG")
     listed = []
@@ -116,10 +118,10 @@ def _picture_costs(client: Any, counting: Counting) -> list[Cost]:
     table = fetch_and_decode(listing.slice(1, _FETCHED), settings=settings)
     if table["pixels"].null_count:
         raise RuntimeError(f"expected all pictures to be fetched: {table['error_message'].to_pylist()}")
-    return [
-        _cost("list, for each 1,000 pictures", _less(listed[1], listed[0]), (_PICTURES[1] - _PICTURES[0]) / 1_000),
-        _cost("fetch, for each picture", counting.take(), _FETCHED),
-    ]
+    return {
+        "list, for each 1,000 pictures": _each(listed[1], listed[0], (_PICTURES[1] - _PICTURES[0]) / 1_000),
+        "fetch, for each picture": _each(counting.take(), Counter(), _FETCHED),
+    }
 
 
 def _cycle(folder: Path, counting: Counting, *, files: int, segments: int) -> dict[str, Counter[str]]:
@@ -159,14 +161,6 @@ def _rows(file: int) -> pa.Table:
     return usual_rows(range(file * _ROWS, (file + 1) * _ROWS), _MODEL.dim)
 
 
-def _less(many: Counter[str], few: Counter[str]) -> Counter[str]:
-    """The difference of two counts, which may be negative."""
-    difference = Counter(many)
-    difference.subtract(few)
-    return difference
-
-
-def _cost(what: str, count: Counter[str], units: float) -> Cost:
-    return Cost(
-        what=what, unit="requests", costs={name: number / units for name, number in sorted(count.items()) if number}
-    )
+def _each(many: Counter[str], few: Counter[str], units: float) -> dict[str, float | str]:
+    """What so many units more take, which may be less than nothing."""
+    return {name: (many[name] - few[name]) / units for name in sorted(many | few) if many[name] != few[name]}

@@ -17,6 +17,7 @@ bare endpoint does. The CPU time of a query includes all processes that the serv
 At the end, index and model of a server change under load (`benchmarks.serve.swaps`).
 """
 
+import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterator
@@ -80,8 +81,9 @@ def contestants(location: str, model: str, logs: Path) -> Iterator[dict[str, Ser
     # By default a small machine admits fewer searches at once, and refuses the rest.
     settings = {"embedding_cache_bytes": 0, "max_searches": 64}
     port = free_port()
+    bare_command = [sys.executable, "-m", "benchmarks.serve.bare", location, model, str(port)]
     with (
-        running(["benchmarks.serve.bare", location, model, str(port)], port, logs / "bare.log") as bare,
+        running(bare_command, port, logs / "bare.log") as bare,
         serving(location, logs / "local.log", *options, "--local", **settings) as local,
         serving(location, logs / "serve.log", *options, **settings) as serve,
     ):

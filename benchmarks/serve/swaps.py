@@ -8,7 +8,7 @@ from itertools import cycle, islice, pairwise
 from pathlib import Path
 
 from benchmarks.common.collections import add_version, make_collection
-from benchmarks.common.load import Load, TimedSearch, closed_loop, latency_ms, load
+from benchmarks.common.load import Load, TimedSearch, closed_loop, latencies, load
 from benchmarks.common.report import Report
 from benchmarks.common.servers import Server, serving
 from benchmarks.common.waiting import eventually
@@ -66,16 +66,9 @@ def measure_swaps(servers: Mapping[str, Sequence[str]], pictures: Path, folder: 
         report = whole.about(name)
         report.table(
             f"{SWAPS} swaps of the index and two of the model under load",
-            [
-                {
-                    "": phase,
-                    "searches": len(searches),
-                    **{f"p{level} ms": latency_ms(searches, level) for level in (50, 99)},
-                }
-                for phase, searches in phases.items()
-            ],
+            {phase: {"searches": len(searches), **latencies(searches)} for phase, searches in phases.items()},
         )
         failed = sum(each.status != 200 for each in running.searches)
         report.at_most("searches that failed during swaps", failed, 0)
-        share = latency_ms(phases["during swaps"], 99) / latency_ms(phases["usual"], 99)
-        report.at_most("p99 during swaps ÷ the usual", share, 2)
+        during, usual = (latencies(phases[phase])["p99 ms"] for phase in ("during swaps", "usual"))
+        report.at_most("p99 during swaps ÷ the usual", during / usual, 2)

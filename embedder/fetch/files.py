@@ -105,10 +105,21 @@ def _bucket_and_key(uri: str) -> tuple[str, str]:
 
 @contextmanager
 def _as_fetch_errors(uri: str) -> Iterator[None]:
+    """All errors derive from OSError and ValueError, pyarrow's too."""
     try:
         yield
-    except (OSError, ValueError) as error:  # pyarrow's errors derive from these
-        raise _to_fetch_error(uri, error) from error
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise fetch_error(uri, "not_found", f"there is no such file; {_likely_mistake(uri)}") from error
+    except PermissionError as error:
+        message = "access refused; check permissions and credentials"
+        raise fetch_error(uri, "permission_denied", message) from error
+    except TimeoutError as error:
+        message = f"the store did not answer in time ({error})"
+        raise fetch_error(uri, "timeout", message, retryable=True) from error
+    except (OSError, ValueError) as error:
+        if isinstance(error, ValueError) or error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
+            raise fetch_error(uri, "bad_uri", str(error)) from error
+        raise fetch_error(uri, "read_failed", str(error), retryable=True) from error
 
 
 _HOST = re.compile(r"(?:localhost|[0-9]+(?:\.[0-9]+){3}|(?:[a-z0-9-]+\.)+[a-z]{2,})(?::[0-9]+)?", re.IGNORECASE)
@@ -131,15 +142,3 @@ def _likely_mistake(uri: str) -> str:
         if _SCHEME_OR_DRIVE.match(first):
             return f"is {first!r} a scheme, as in https://, or a drive of another machine?"
     return "has it been moved or deleted?"
-
-
-def _to_fetch_error(uri: str, error: OSError | ValueError) -> FetchError:
-    if isinstance(error, FileNotFoundError | NotADirectoryError):
-        return fetch_error(uri, "not_found", f"there is no such file; {_likely_mistake(uri)}")
-    if isinstance(error, PermissionError):
-        return fetch_error(uri, "permission_denied", "access refused; check permissions and credentials")
-    if isinstance(error, ValueError) or error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
-        return fetch_error(uri, "bad_uri", str(error))
-    if isinstance(error, TimeoutError):
-        return fetch_error(uri, "timeout", f"the store did not answer in time ({error})", retryable=True)
-    return fetch_error(uri, "read_failed", str(error), retryable=True)

@@ -39,10 +39,6 @@ class _BusyError(FetchError):
     retry_after_s = 0.0
 
 
-class _SilentHostError(FetchError):
-    """A host that never answered is not asked again."""
-
-
 class HttpClient:
     """Fetches URLs, from each host at most `policy.per_host` at a time. Thread-safe; reuses connections to a host."""
 
@@ -70,7 +66,7 @@ class HttpClient:
                 wait = self._policy.backoff_s * 2**attempt * random.uniform(0.5, 1.0)
                 if isinstance(error, _BusyError):
                     wait = max(wait, error.retry_after_s)
-                is_final = isinstance(error, _SilentHostError) or not error.retryable
+                is_final = fetch.is_host_silent or not error.retryable
                 if is_final or attempt >= self._policy.retries or wait >= fetch.left:
                     raise
             attempt += 1
@@ -102,6 +98,11 @@ class _Fetch:
     @property
     def left(self) -> float:
         return self.deadline - time.monotonic()
+
+    @property
+    def is_host_silent(self) -> bool:
+        """Whether all of so many attempts timed out that the host is not asked again."""
+        return self.policy.max_timeouts is not None and self.timeouts[self.host] >= self.policy.max_timeouts
 
     def follow(self, url: str) -> Download:
         # Each hop is checked like the first URL, and gets the same headers.
@@ -141,9 +142,9 @@ class _Fetch:
             yield
 
     def _request(self, target: Url, host: str, port: int) -> BaseHTTPResponse:
-        if self.policy.max_timeouts is not None and self.timeouts[host] >= self.policy.max_timeouts:
+        if self.is_host_silent:
             problem = f"the host answered none of {self.policy.max_timeouts} requests in time; try again later"
-            raise _SilentHostError("timeout", f"{self.name}: {problem}", retryable=True)
+            raise self._error("timeout", problem, retryable=True)
         if (left := self.left) <= 0:
             raise self._failure(TimeoutError())
         try:

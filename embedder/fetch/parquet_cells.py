@@ -47,10 +47,19 @@ class Cells:
                     if chunk is None:
                         chunk = _load(file, key, cell)
                         self._cached = (chunk, *self._cached[: _MAX_CACHED - 1])
-        stored = chunk.values[cell.row - chunk.rows.start]
-        if (path := _path_below(stored)) is not None:
-            return self._files.read(f"{uri.rpartition('/')[0]}/{path}", None, max_bytes)
-        return _bytes(uri, cell, stored)
+        stored, path = _bytes_and_path(chunk.values[cell.row - chunk.rows.start])
+        if not isinstance(stored, pa.StringScalar | pa.StructScalar):  # texts need not be UTF-8
+            content = stored.as_py()
+            if isinstance(content, bytes):
+                return content
+        got = stored.type if stored.is_valid else "nothing"
+        if isinstance(path, str) and path and not stored.is_valid:
+            # Not out of the table's folder: a table may be a stranger's.
+            if not (path.startswith("/") or "://" in path or ".." in path.split("/")):
+                return self._files.read(f"{uri.rpartition('/')[0]}/{path}", None, max_bytes)
+            advice = "which is not below the folder of the file: move the file, or list the paths"
+            got = f"only the path {path!r}, {advice}"
+        raise fetch_error(uri, "not_bytes", f"expected bytes in row {cell.row} of {cell.column!r}, got {got}")
 
     def _find(self, key: tuple[str, int], cell: Cell) -> _ColumnChunk | None:
         chunks = (chunk for chunk in self._cached if (chunk.file, chunk.column) == (key, cell.column))
@@ -85,26 +94,8 @@ def _column_bytes(group: Any, column: str) -> int:
     return sum(leaf.total_uncompressed_size for leaf in leaves if leaf.path_in_schema.split(".")[0] == column)
 
 
-def _path_below(stored: Any) -> str | None:
-    """The path in a cell without bytes, unless it leads out of the table's folder: a table may be a stranger's."""
-    if not isinstance(stored, pa.StructScalar) or not {"bytes", "path"} <= {*stored.type.names} or not stored.is_valid:
-        return None
-    path = stored["path"].as_py()
-    if stored["bytes"].is_valid or not isinstance(path, str) or not path:
-        return None
-    return None if path.startswith("/") or "://" in path or ".." in path.split("/") else path
-
-
-def _bytes(uri: str, cell: Cell, stored: Any) -> bytes:
-    path = None
-    if isinstance(stored, pa.StructScalar) and "bytes" in stored.type.names:
-        path = stored["path"].as_py() if stored.is_valid and "path" in stored.type.names else None
-        stored = stored["bytes"]
-    if not isinstance(stored, pa.StringScalar | pa.StructScalar):  # texts need not be UTF-8
-        value = stored.as_py()
-        if isinstance(value, bytes):
-            return value
-    got = stored.type if stored.is_valid else "nothing"
-    if path and not stored.is_valid:
-        got = f"only the path {path!r}, which is not below the folder of the file: move the file, or list the paths"
-    raise fetch_error(uri, "not_bytes", f"expected bytes in row {cell.row} of {cell.column!r}, got {got}")
+def _bytes_and_path(stored: Any) -> tuple[Any, object]:
+    """What a cell has as bytes, a scalar, and the path beside it if it is a struct."""
+    if not isinstance(stored, pa.StructScalar) or "bytes" not in stored.type.names:
+        return stored, None
+    return stored["bytes"], stored["path"].as_py() if stored.is_valid and "path" in stored.type.names else None

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
 from math import ceil
 
 import numpy as np
@@ -37,10 +38,10 @@ class ClipEmbedder:
 
     def __init__(self, checkpoint: Checkpoint, model: PreTrainedModel, batch_size: int) -> None:
         self.model = model
+        self._checkpoint = checkpoint
         self.identity = checkpoint.identity
         self.crop: CropSpec = checkpoint.crop
         self.batch_size = batch_size
-        self._tokenize = _text_side(checkpoint, model)
         self._device = next(model.parameters()).device
         self._dtype = next(model.parameters()).dtype
         self._scaled = PixelScale(checkpoint.preprocessing, self._device)
@@ -50,7 +51,6 @@ class ClipEmbedder:
         cls,
         model: str | Checkpoint,
         *,
-        revision: str | None = None,
         device: str | None = None,
         precision: str = "auto",
         batch_size: int = 64,
@@ -70,7 +70,7 @@ class ClipEmbedder:
         # In a thread that ends, because libgomp keeps a team of threads for each thread that has computed. If there are
         # more threads than cores, they sleep after each loop, 500 times in a pass of ViT-B/32: a sixth more time.
         with ThreadPoolExecutor(1, "likeness-load") as thread:
-            checkpoint = Checkpoint.find(model, revision) if isinstance(model, str) else model
+            checkpoint = Checkpoint.find(model) if isinstance(model, str) else model
             dtype = pick_dtype(torch_device, precision)
             return thread.submit(cls._load, checkpoint, torch_device, dtype, batch_size).result()
 
@@ -108,6 +108,11 @@ class ClipEmbedder:
             return self.model.get_text_features(**tokens).pooler_output  # type: ignore[no-any-return, operator]
 
         return self._embed(len(texts), forward)
+
+    @cached_property
+    def _tokenize(self) -> Callable[[Sequence[str]], Tokens]:
+        """Loaded for the first texts: pictures can be embedded without it. Raises UnsupportedInputError."""
+        return make_tokenize(self._checkpoint, load_tokenizer(self._checkpoint, self.model))
 
     @torch.inference_mode()
     def _embed(self, count: int, forward: Callable[[int, int], torch.Tensor]) -> NDArray[np.float32]:
@@ -161,16 +166,3 @@ def _require_fit(checkpoint: Checkpoint, model: PreTrainedModel) -> None:
             f"{checkpoint.model_id} does not take the crops of {side} × {side} pixels that its image "
             f"processor makes ({error}): the settings belong to another model"
         ) from error
-
-
-def _text_side(checkpoint: Checkpoint, model: PreTrainedModel) -> Callable[[Sequence[str]], Tokens]:
-    """The tokenizer, or a function that raises the reason why there is none: pictures can be embedded without it."""
-    try:
-        return make_tokenize(checkpoint, load_tokenizer(checkpoint, model))
-    except ModelError as error:
-        problem = error
-
-    def refuse(texts: Sequence[str]) -> Tokens:
-        raise problem
-
-    return refuse

@@ -78,15 +78,11 @@ class _TextTower(nn.Module):
         return self.model.get_text_features(input_ids=input_ids).pooler_output  # type: ignore[no-any-return, operator]
 
 
-def run(checkpoint: str, folder: str, precision: Precision) -> None:
-    """`export` in a process of its own, see `python_command`."""
-    export(Checkpoint.find(checkpoint), Path(folder), precision)
-
-
-def export(checkpoint: Checkpoint, folder: Path, precision: Precision) -> None:
+def run(source: str, target: str, precision: Precision) -> None:
     """Write `image.xml`; `text.xml` and `tokenizer.json` for models that embed texts; and `about.json` with the
     precision, which for auto is the fastest that agrees with fp32, and its agreement. Raises ModelError.
     """
+    checkpoint, folder = Checkpoint.find(source), Path(target)
     model = load_weights(checkpoint).to(dtype=torch.float32)  # type: ignore[call-arg]
     towers: dict[str, tuple[nn.Module, NDArray[Any]]] = {
         "image": (_ImageTower(model, checkpoint.preprocessing), _sample_pictures(checkpoint.crop.side))

@@ -64,20 +64,18 @@ def load_embedder(
     if precision == "int8" and device not in (None, "cpu"):
         raise ModelError(f"int8 is only for CPUs, but the device is {device}: expected precision auto, fp32 or bf16")
     on_cpu = device == "cpu" or precision == "int8" or (device is None and not _may_have_accelerator())
+    checkpoint = Checkpoint.find(model, revision) if isinstance(model, str) else model
     if on_cpu:
-        model = Checkpoint.find(model, revision) if isinstance(model, str) else model  # once: its identity is a hash
         try:
-            if folder := conversion_folder(model, precision, convert=convert or precision == "int8"):
-                return ConvertedEmbedder(model, folder, batch_size, threads or cpu_quota())
+            if folder := conversion_folder(checkpoint, precision, convert=convert or precision == "int8"):
+                return ConvertedEmbedder(checkpoint, folder, batch_size, threads or cpu_quota())
         except ModelError as error:
             if precision == "int8":
                 raise
             logger.warning("%s; continuing with torch", error)
     from embedder.models.clip import ClipEmbedder  # torch and transformers take seconds to import
 
-    return ClipEmbedder.load(
-        model, revision=revision, device=device, precision=precision, batch_size=batch_size, threads=threads
-    )
+    return ClipEmbedder.load(checkpoint, device=device, precision=precision, batch_size=batch_size, threads=threads)
 
 
 def _may_have_accelerator() -> bool:

@@ -150,7 +150,7 @@ def _pairs_around(
     Those are within half the permitted angle, so what is alike to them is within one and a half angles of the row.
     """
     angle = float(np.arccos(min_score))
-    around = Hits.joined([*segments.within(vector, float(np.cos(min(1.5 * angle, np.pi))) - 1e-6)])
+    around = segments.within(vector, float(np.cos(min(1.5 * angle, np.pi))) - 1e-6)
     scores, near = around.scores[0], around.positions[0]
     scores, near = scores[near != position], near[near != position]
     alike = rounded(scores) >= min_score

@@ -14,7 +14,6 @@ from index.analysis.near_duplicates import Alike
 from index.arrays import Positions, Scores, Vectors, least_score
 from index.search_options import checked_min_score
 from index.segments.eligible import Eligible
-from index.segments.hits import Hits
 from index.segments.segmented_index import SegmentedIndex
 from index.segments.vector_file import BLOCK_ROWS
 
@@ -97,7 +96,7 @@ class Pruning:
             found = Alike.among(hits, np.array([position]), self._min_score)
             if not found.may_have_more[0]:
                 return found.near, found.scores
-        hits = Hits.joined([*self._segments.within(vector, least_score(self._min_score), self._eligible)])
+        hits = self._segments.within(vector, least_score(self._min_score), self._eligible)
         found = Alike.among(hits, np.array([position]), self._min_score)
         return found.near, found.scores
 

@@ -6,7 +6,7 @@ is that of writing the files, and of what has changed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -29,21 +29,11 @@ from index.storage import Storage
 from index.storage.arrow_file import read_batches
 from index.storage.scratch import Scratch
 from index.versions.files import store_file
-from index.words.block import BLOCK_ROWS, BlockWords
+from index.words.block import BLOCK_ROWS
 from index.words.word_index import WordIndex, text_columns, write_words
 
 Values = Iterator[tuple[Positions, pa.Table]]
 """Positions in a segment, ascending, with the values there, part by part."""
-
-KnownBlocks = Mapping[str, Sequence[BlockWords | None]]
-
-
-def write_column_words(path: Path, columns: Path, chosen: Sequence[str], known: KnownBlocks) -> bool:
-    """Write the words of the `chosen` columns in a file of annotations. False, and no file, if none of them has any."""
-    schema, batches = read_batches(pa.memory_map(str(columns)))
-    if names := text_columns(schema, chosen):
-        write_words(path, names, batches, known)
-    return bool(names)
 
 
 def with_columns(
@@ -100,36 +90,29 @@ class _Source:
     known: Sequence[str]
 
     @cached_property
-    def _every(self) -> LiveRows:
-        return self.annotation.rows
-
-    @cached_property
-    def _newer(self) -> LiveRows | None:
-        """The rows of later runs, which name all images whose values may differ; None if any may."""
+    def _newer(self) -> tuple[LiveRows, pa.Table] | None:
+        """The rows of later runs, and the ids in these, of all images whose values may differ; None if any may."""
         runs, count = self.annotation.runs, len(self.known)
         if self.annotation.run_ids[:count] != [*self.known] or not count:
             return None
         if not runs[count - 1].model.agrees_with(runs[-1].model):
             return None
-        return LiveRows.of_runs(self.annotation.log.storage, runs[count:]).of_model(runs[-1].model)
-
-    @cached_property
-    def _touched(self) -> pa.Table:
-        return pa.table({"image_id": touched_ids(self._newer)}) if self._newer is not None else pa.table({})
+        newer = LiveRows.of_runs(self.annotation.log.storage, runs[count:]).of_model(runs[-1].model)
+        return newer, pa.table({"image_id": touched_ids(newer)})
 
     def values(self, rows: pa.Table, known: pa.Schema | None) -> tuple[list[pa.Field[Any]], Values]:
         """The columns, and their values in a segment with these rows: all, or those that are not `known`."""
         own = [known.field(name) for name in metadata_columns(known) if self.annotation.has(name)] if known else []
         if known is not None and self.annotation.run_ids == [*self.known]:
             return own, iter(())
-        newer = self._newer
-        if known is not None and newer is not None:
+        if known is not None and self._newer is not None:
+            newer, touched = self._newer
             found = in_files(newer.schema_of(newer.metadata))
             if all(known.field(field.name).type == field.type for field in found if field.name in known.names):
                 own += [field for field in found if field.name not in known.names]
                 changed = "(FROM segment_rows SEMI JOIN touched USING (image_id))"
-                return own, _values(newer, changed, segment_rows=rows, touched=self._touched)
-        every = self._every
+                return own, _values(newer, changed, segment_rows=rows, touched=touched)
+        every = self.annotation.rows
         return [*in_files(every.schema_of(every.metadata))], _values(every, "segment_rows", segment_rows=rows)
 
 
@@ -156,7 +139,10 @@ def _store(
             for name, blocks in (known.words.columns if known and known.words else {}).items()
             if name in changed
         }
-        if not write_column_words(files[words], files[columns], chosen, blocks):
+        schema, batches = read_batches(pa.memory_map(str(files[columns])))
+        if names := text_columns(schema, chosen):
+            write_words(files[words], names, batches, blocks)
+        else:
             del files[words]
         return {path: store_file(storage, file, path) for path, file in files.items()}
 

@@ -54,56 +54,31 @@ def measure_kinds(
     """
     records: dict[QueryKind, KindRecord] = {}
     for kind in KINDS:
-        if kind not in held_out.kinds:
-            continue
-        target, widths = settings.target_of(kind), _IMAGE_WIDTHS if kind == "image" else _WIDTHS
-        if kind in before or kind == "image":
+        if kind in held_out.kinds:
             width = before[kind].width if kind in before else 1.0
             held_out = held_out.measured(segments, kind, _KS, width=width)
-            held_out, width = _kept_or_wider(segments, held_out, kind, target, widths, width)
-        else:
-            held_out, width = _tune(segments, held_out, kind, target, widths)
-        recalls = _recalls(held_out, kind)
-        records[kind] = KindRecord(queries=len(recalls), recall=_mean(recalls), width=round(width, 4))
+            held_out, width = _kept_or_wider(segments, held_out, kind, settings.target_of(kind), width)
+            recalls = held_out.recalls_of(kind, _K)
+            records[kind] = KindRecord(queries=len(recalls), recall=_mean(recalls), width=round(width, 4))
     return records, held_out
 
 
 def _kept_or_wider(
-    segments: SegmentedIndex,
-    measured: GroundTruth,
-    kind: QueryKind,
-    target: float,
-    widths: Sequence[float],
-    width: float,
+    segments: SegmentedIndex, measured: GroundTruth, kind: QueryKind, target: float, width: float
 ) -> tuple[GroundTruth, float]:
-    """The queries, which were measured with this width, if that is surely enough; else those of `_tune`, unless the
-    recall is good enough, and no width makes it surely so.
+    """The queries, which were measured with this width, if that is surely enough; else measured with the narrowest that
+    is, or the widest, unless the recall is good enough and no width makes it surely so.
     """
-    recalls = _recalls(measured, kind)
-    if width >= widths[-1] or lower_bound(recalls, _MIN_MARGIN) >= target:
+    wider = [each for each in (_IMAGE_WIDTHS if kind == "image" else _WIDTHS) if each > _SAME_WIDTH * width]
+    recalls = measured.recalls_of(kind, _K)
+    if not wider or lower_bound(recalls, _MIN_MARGIN) >= target:
         return measured, width
-    wider = [each for each in widths if each > _SAME_WIDTH * width]
-    for choice in (wider[:1], wider):  # mostly the next one is enough
-        tuned, found = _tune(segments, measured, kind, target, choice)
-        if lower_bound(_recalls(tuned, kind)) >= target:
-            break
-    sure = lower_bound(_recalls(tuned, kind), _MIN_MARGIN) >= target
-    return (tuned, found) if sure or recalls.mean() < target else (measured, width)
-
-
-def _tune(
-    segments: SegmentedIndex, held_out: GroundTruth, kind: QueryKind, target: float, widths: Sequence[float]
-) -> tuple[GroundTruth, float]:
-    """The queries, measured with the narrowest width that surely reaches the target, or the widest; and that width."""
-    unknown = held_out.unmeasured(held_out.kinds == kind)
-    measured = cache(lambda width: unknown.measured(segments, kind, _KS, width=width))
-    index = bisect.bisect_left(widths, target, key=lambda width: lower_bound(_recalls(measured(width), kind)))
-    width = widths[min(index, len(widths) - 1)]
-    return measured(width), width
-
-
-def _recalls(measured: GroundTruth, kind: QueryKind) -> npt.NDArray[np.float64]:
-    return measured.recalls_of(kind, _K)
+    unknown = measured.unmeasured(measured.kinds == kind)
+    tried = cache(lambda width: unknown.measured(segments, kind, _KS, width=width))
+    index = bisect.bisect_left(wider, target, key=lambda width: lower_bound(tried(width).recalls_of(kind, _K)))
+    found = wider[min(index, len(wider) - 1)]
+    sure = lower_bound(tried(found).recalls_of(kind, _K), _MIN_MARGIN) >= target
+    return (tried(found), found) if sure or recalls.mean() < target else (measured, width)
 
 
 def measure_recall(

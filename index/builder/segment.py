@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from index.arrays import Positions
 from index.builder.choose import ann_factory, factory_of
-from index.builder.segment_rows import check_rows_found, sampled, write_row_words, write_rows
+from index.builder.segment_rows import write_row_words, write_rows
 from index.builder.tune import tune
 from index.collection.cache.checked import remember_checked, sound_key
 from index.collection.layout import ANN, ANN_OF, TILE_ANN, TILE_VECTORS, VECTORS, segment_path
@@ -30,7 +30,6 @@ from index.versions.files import store_file
 
 logger = logging.getLogger(__name__)
 
-_SELF_QUERIES = 100
 _FIXED_MEMORY = 600 << 20  # the interpreter, libraries, and blocks in transit
 
 
@@ -112,18 +111,13 @@ class SegmentJob:
         """Build the segment and store it. None if no row has an embedding. Raises the errors of `build_index`."""
         home = segment_path(self.name)
         with self.storage.scratch(home) as scratch:
-            sample: list[pa.RecordBatch] = []
-            step = max(1, (self.rows - self.first) // _SELF_QUERIES)
-            batches = sampled(self._embedded(), step, sample, self.first)
-            ntotal = write_rows(scratch, batches, self.schema, self._base)
+            ntotal = write_rows(scratch, self._embedded(), self.schema, self._base)
             if ntotal == 0:
                 return None
             factory = self._add_ann(scratch, ntotal, VECTORS)
             tile_factory = self._add_ann(scratch, ntotal * self._tiles, TILE_VECTORS) if self._tiles else FLAT
             max_exact = max_exact_rows(self.settings, self.dim)
             segment = Segment(scratch, max_exact_rows=max_exact, files=_file_names(scratch))
-            if sample:  # all new rows may be rejects
-                check_rows_found(segment, pa.Table.from_batches(sample))
             write_row_words(segment, self.settings, self._base)
             if self.inherited:
                 parameters, tile_parameters = self.inherited.record.parameters, self.inherited.record.tile_parameters

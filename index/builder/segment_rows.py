@@ -1,4 +1,4 @@
-"""Writes the rows of a segment, their vectors and words to disk, as they come, and checks that they arrived."""
+"""Writes the rows of a segment, their vectors and words to disk, as they come."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
@@ -12,7 +12,7 @@ from index.collection.layout import IDS, ROWS, TILE_VECTORS, VECTORS, WORDS
 from index.collection.records import IndexSettings
 from index.collection.rows import EMBEDDING, TILES, conform, join_batches, vectors_of
 from index.collection.stored_rows import BATCH_ROWS
-from index.errors import CollectionError, DamagedVersionError
+from index.errors import CollectionError
 from index.segments.mapped_rows import write_by_id
 from index.segments.segment import Segment
 from index.segments.vector_file import flat_header
@@ -20,7 +20,6 @@ from index.words.block import BLOCK_ROWS
 from index.words.word_index import text_columns, write_words
 
 _NORM_TOLERANCE = 1e-3
-_MIN_SELF_SCORE = 0.9999
 
 
 def write_rows(folder: Path, batches: Iterable[pa.RecordBatch], schema: pa.Schema, base: Segment | None = None) -> int:
@@ -72,33 +71,6 @@ def write_row_words(segment: Segment, settings: IndexSettings, base: Segment | N
     whole = base.ntotal // BLOCK_ROWS if base else 0
     known = {name: blocks[:whole] for name, blocks in base.words.columns.items()} if base else {}
     write_words(segment.folder / WORDS, names, segment.batches, known)
-
-
-def check_rows_found(segment: Segment, sample: pa.Table) -> None:
-    """DamagedVersionError unless each sampled row of the source is at its position, with its id."""
-    positions, ids = sample.column("position").to_numpy(), sample.column("image_id").to_numpy()
-    vectors = vectors_of(sample.column(EMBEDDING))
-    scores = np.einsum("nd,nd->n", vectors, segment.vectors(positions)) / np.linalg.norm(vectors, axis=1)
-    if scores.min() < _MIN_SELF_SCORE or not np.array_equal(segment.ids(positions), ids):
-        worst = ids[int(scores.argmin())]
-        raise DamagedVersionError(
-            f"{segment.folder} failed its self-check and was not published: {worst} has a score of {scores.min():.6f} "
-            f"with itself, expected {_MIN_SELF_SCORE} or more, or rows are not where their vectors are; check the disk",
-            segment.folder.name,
-        )
-
-
-def sampled(
-    batches: Iterable[pa.RecordBatch], step: int, sample: list[pa.RecordBatch], first: int
-) -> Iterator[pa.RecordBatch]:
-    """Passes the batches on; every `step`-th row, with its position, from `first`, is also put in `sample`."""
-    start = 0
-    for batch in batches:
-        chosen = np.arange(-start % step, len(batch), step)
-        rows = batch.select(["image_id", EMBEDDING]).take(pa.array(chosen, pa.int64()))
-        sample.append(rows.append_column("position", pa.array(chosen + start + first)))
-        start += len(batch)
-        yield batch
 
 
 def _unit_vectors(batch: pa.RecordBatch, dim: int, column: str) -> npt.NDArray[np.float32]:

@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -71,22 +72,17 @@ Texts = Callable[[], Vectors | None]
 """Makes vectors of texts like those of users' searches, `(n, dim)`, unit norm. None: the model takes no text."""
 
 
+@dataclass
 class VersionBuild:
-    def __init__(
-        self,
-        collection: Collection,
-        runs: Sequence[RunManifest],
-        annotations: Sequence[Annotation],
-        settings: IndexSettings,
-        run_jobs: RunJobs,
-    ) -> None:
-        self.collection = collection
-        self.storage = collection.storage
-        self.runs = runs
-        self.annotations = annotations
-        self.settings = settings
-        self.run_jobs = run_jobs
-        self.version = _reserve_version(collection)
+    collection: Collection
+    runs: Sequence[RunManifest]
+    annotations: Sequence[Annotation]
+    settings: IndexSettings
+    run_jobs: RunJobs
+
+    def __post_init__(self) -> None:
+        self.storage = self.collection.storage
+        self.version = _reserve_version(self.collection)
         self.started = time.monotonic()
         self._base: VersionManifest | None = None
         """The version that is updated, with its annotations."""

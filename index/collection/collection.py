@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -30,13 +30,14 @@ from index.collection.layout import (
     run_path,
     version_path,
 )
-from index.collection.lease import TTL, Lease
+from index.collection.lease import Lease
 from index.collection.live_rows import LiveRows
 from index.collection.merged.sets import read_merged_runs
 from index.collection.records import (
     ModelRecord,
     OtherFormatError,
     RowFile,
+    RunCounts,
     RunManifest,
     RunSettings,
     RunStart,
@@ -149,21 +150,21 @@ class Collection:
         if self.lease:
             self.lease.check()
 
-    def check_lease_if_overdue(self) -> None:
-        """`check_lease` between commits: cheap, because it reads the storage only if a renewal is overdue."""
+    def raise_if_lease_lost(self) -> None:
+        """Between commits, so that a job that lost its lease stops soon; see `Lease.raise_if_lost`."""
         if self.lease:
-            self.lease.check_if_overdue()
+            self.lease.raise_if_lost()
 
     # Runs
 
     def runs(self) -> list[RunManifest]:
-        return [run for run in self._manifests(self._run_folders()) if run]
+        return [run for run in self._manifests(self._run_ids()) if run]
 
     def snapshot(self) -> Snapshot:
         """All runs, read in parallel. DamagedRunError names a damaged file."""
-        folders = self._run_folders()
-        manifests = self._manifests(folders)
-        uncommitted = [folder for folder, manifest in zip(folders, manifests, strict=True) if manifest is None]
+        ids = self._run_ids()
+        manifests = self._manifests(ids)
+        uncommitted = [run_id for run_id, manifest in zip(ids, manifests, strict=True) if manifest is None]
         return Snapshot(
             collection=self,
             committed=[manifest for manifest in manifests if manifest],
@@ -178,12 +179,12 @@ class Collection:
     ) -> RunStart:
         """Begin a run. Its id sorts after every other run's, even if the clock was set back."""
         started_at = datetime.now(UTC)
-        for folder in self._run_folders():
+        for other in self._run_ids():
             with suppress(ValueError):
-                time = folder.rpartition("/")[2].partition("-")[0]
-                newest = datetime.strptime(time, _RUN_ID_TIME).replace(tzinfo=UTC)
+                newest = datetime.strptime(other.partition("-")[0], _RUN_ID_TIME).replace(tzinfo=UTC)
                 if newest.year + 1 >= MAX_YEAR:
-                    raise CollectionError(f"{folder} is of the year {newest.year}, and no run could follow: remove it")
+                    problem = f"is of the year {newest.year}, and no run could follow: remove it"
+                    raise CollectionError(f"{run_path(other)} {problem}")
                 if newest >= started_at.replace(microsecond=0):
                     started_at = newest + timedelta(seconds=1)
         run_id = f"{started_at.strftime(_RUN_ID_TIME)}-{secrets.token_hex(2)}"
@@ -230,7 +231,7 @@ class Collection:
         *,
         facts: Sequence[RowFile] | None = None,
         deletes: Iterable[pa.Array[Any]] = (),
-        counts: Mapping[str, int] | None = None,
+        counts: RunCounts | None = None,
     ) -> RunManifest:
         """Make the rows in these files live, without the ids of `deletes`; `facts` are theirs if they are written.
 
@@ -244,7 +245,7 @@ class Collection:
             if sizes.get(file.path) != file.size:
                 raise DamagedRunError(f"{file.path} is missing or has changed since it was written", file.path)
         manifest = RunManifest(
-            **dict(run), finished_at=datetime.now(UTC), files=listed, facts=facts, counts=dict(counts or {})
+            **dict(run), finished_at=datetime.now(UTC), files=listed, facts=facts, counts=counts or {}
         )
         self.check_lease()
         self.storage.write_atomic(run_path(run.run_id, MANIFEST), manifest.to_bytes())
@@ -318,25 +319,23 @@ class Collection:
     def other_versions(self, version: str = "") -> str:
         return ", ".join(name for name in self.versions() if name != version) or "none"
 
-    def _run_folders(self) -> list[str]:
-        return [entry.path for entry in self.storage.list(RUNS) if entry.is_folder]
+    def _run_ids(self) -> list[str]:
+        return [entry.name for entry in self.storage.list(RUNS) if entry.is_folder]
 
-    def _manifests(self, folders: Sequence[str]) -> list[RunManifest | None]:
+    def _manifests(self, ids: Sequence[str]) -> list[RunManifest | None]:
         """The manifests of runs; None for those that are not committed. Merged runs have one record for many."""
         merged = read_merged_runs(self.storage)
-        others = [folder for folder in folders if folder.rpartition("/")[2] not in merged]
-        read = iter(self._read_runs(others, MANIFEST, RunManifest))
-        ids = (folder.rpartition("/")[2] for folder in folders)
+        read = iter(self._read_runs([run_id for run_id in ids if run_id not in merged], MANIFEST, RunManifest))
         return [merged[run_id] if run_id in merged else next(read) for run_id in ids]
 
-    def _read_runs(self, folders: Sequence[str], name: str, record: type[R]) -> list[R | None]:
-        return map_small(self.storage, lambda folder: self._read_run(folder, name, record), folders)
+    def _read_runs(self, ids: Sequence[str], name: str, record: type[R]) -> list[R | None]:
+        return map_small(self.storage, lambda run_id: self._read_run(run_id, name, record), ids)
 
-    def _read_run(self, folder: str, name: str, record: type[R]) -> R | None:
-        path = f"{folder}/{name}"
+    def _read_run(self, run_id: str, name: str, record: type[R]) -> R | None:
+        path = run_path(run_id, name)
         try:
             run = record.from_bytes(self.storage.read(path))
-            if run.run_id != folder.rpartition("/")[2]:  # `prune` removes a run's folder by its id
+            if run.run_id != run_id:  # `prune` removes a run's folder by its id
                 raise ValueError(f"it belongs to run {run.run_id}")
             return run
         except FileNotFoundError:
@@ -354,7 +353,7 @@ class Collection:
 
 
 @contextmanager
-def writing(collection: Collection, command: str, ttl: timedelta = TTL, *, wait_s: float = 0.0) -> Iterator[Collection]:
+def writing(collection: Collection, command: str, *, wait_s: float = 0.0) -> Iterator[Collection]:
     """The collection with its lease: commits raise LeaseLostError once another job has the lease.
 
     Other jobs show `command` to their users. Raises LeaseHeldError if one of them has the lease for longer than
@@ -363,7 +362,7 @@ def writing(collection: Collection, command: str, ttl: timedelta = TTL, *, wait_
     if collection.lease:
         yield collection
         return
-    lease = Lease.wait_for(collection.storage, command, ttl, wait_s)
+    lease = Lease.wait_for(collection.storage, command, wait_s)
     try:
         yield replace(collection, lease=lease)
     finally:

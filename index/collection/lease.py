@@ -50,18 +50,17 @@ class LeaseRecord(Record):
 class Lease:
     """An acquired lease, which a thread renews until it is released or lost."""
 
-    def __init__(self, storage: Storage, record: LeaseRecord, ttl: timedelta) -> None:
-        self.storage, self.record, self.ttl = storage, record, ttl
-        self._renewed = record.since
+    def __init__(self, storage: Storage, record: LeaseRecord) -> None:
+        self.storage, self.record = storage, record
         self._lost: LeaseLostError | None = None
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._renew_regularly, name="lease", daemon=True)
         self._thread.start()
 
     @classmethod
-    def acquire(cls, storage: Storage, command: str, ttl: timedelta = TTL) -> Lease:
+    def acquire(cls, storage: Storage, command: str) -> Lease:
         """Take the lease unless another job has it that is alive and renews it: LeaseHeldError names that job."""
-        own = _record_of_this_process(command, ttl)
+        own = _record_of_this_process(command)
 
         def take(content: bytes) -> bytes:
             owner = _read(content)
@@ -76,15 +75,15 @@ class Lease:
             return own.to_bytes()
 
         storage.update(LEASE, take)
-        return cls(storage, own, ttl)
+        return cls(storage, own)
 
     @classmethod
-    def wait_for(cls, storage: Storage, command: str, ttl: timedelta, wait_s: float) -> Lease:
+    def wait_for(cls, storage: Storage, command: str, wait_s: float) -> Lease:
         """Take the lease, once the job that has it ends: LeaseHeldError if it still has it after so many seconds."""
         deadline, waits = monotonic() + wait_s, False
         while True:
             try:
-                return cls.acquire(storage, command, ttl)
+                return cls.acquire(storage, command)
             except LeaseHeldError:
                 if monotonic() >= deadline:
                     raise
@@ -96,29 +95,24 @@ class Lease:
 
     def check(self) -> None:
         """Renew the lease, even an expired one; required before each commit. LeaseLostError if another job has it."""
-        requested_at = datetime.now(UTC)
 
         def renew(content: bytes) -> bytes:
             owner = _read(content)
             if owner is None or owner.token != self.record.token:
                 self._lost = LeaseLostError(
                     f"the lease on {self.storage.location} was lost: this process did not renew it for longer than "
-                    f"{self.ttl}, or somebody removed it; now its owner is {owner or 'nobody'}. Uncommitted work is "
+                    f"{TTL}, or somebody removed it; now its owner is {owner or 'nobody'}. Uncommitted work is "
                     "kept: run the same command again to continue"
                 )
                 raise self._lost
-            return owner.model_copy(update={"expires_at": datetime.now(UTC) + self.ttl}).to_bytes()
+            return owner.model_copy(update={"expires_at": datetime.now(UTC) + TTL}).to_bytes()
 
         self.storage.update(LEASE, renew)
-        self._renewed = requested_at
 
-    def check_if_overdue(self) -> None:
-        """`check` if the regular renewal is overdue, such as after a freeze. Otherwise it makes no request."""
+    def raise_if_lost(self) -> None:
+        """LeaseLostError if a renewal has found that another job has the lease; makes no request."""
         if self._lost:
             raise self._lost
-        # The clock may have been set back.
-        if not timedelta(0) <= datetime.now(UTC) - self._renewed <= self.ttl / 4:
-            self.check()
 
     def release(self) -> None:
         """End the lease, unless it was lost."""
@@ -132,11 +126,11 @@ class Lease:
             self.storage.update(LEASE, clear)
         except (CollectionError, OSError) as error:
             message = "the lease on %s could not be released, and expires within %s: %s"
-            logger.warning(message, self.storage.location, self.ttl, error)
+            logger.warning(message, self.storage.location, TTL, error)
         self._thread.join()  # Python must not shut down while this thread is inside a store's client
 
     def _renew_regularly(self) -> None:
-        while not self._done.wait(self.ttl.total_seconds() / 4):
+        while not self._done.wait(TTL.total_seconds() / 4):
             try:
                 self.check()
             except LeaseLostError as error:
@@ -169,7 +163,7 @@ def _read(content: bytes) -> LeaseRecord | None:
         return None
 
 
-def _record_of_this_process(command: str, ttl: timedelta) -> LeaseRecord:
+def _record_of_this_process(command: str) -> LeaseRecord:
     now = datetime.now(UTC)
     try:
         user = getpass.getuser()
@@ -183,7 +177,7 @@ def _record_of_this_process(command: str, ttl: timedelta) -> LeaseRecord:
         pid=os.getpid(),
         process=_process_identity(os.getpid()),
         since=now,
-        expires_at=now + ttl,
+        expires_at=now + TTL,
     )
 
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, Self
 import numpy as np
 import numpy.typing as npt
 from pydantic import Base64Bytes, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from typing_extensions import TypedDict  # pydantic refuses `typing.TypedDict` before Python 3.12
 
 from index.collection.bounds import (
     Count,
@@ -192,6 +193,19 @@ class Delivered(Record):
     runs: dict[Name, RunId] = {}
 
 
+class RunCounts(TypedDict, total=False):
+    """How many images were listed, already had a row, and were deleted; and how many rows have each outcome. A run that
+    was not made from a source has no counts.
+    """
+
+    listed: int
+    already_there: int
+    deleted: int
+    embedded: int
+    filtered: int
+    rejected: int
+
+
 class RunManifest(RunStart):
     """`manifest.json` of a run. `files` lists its row files (see `FileList`), of which there may be millions; `facts`
     has all columns of their rows but vectors, and the ids of images that left the source. `finished_at` and `counts`
@@ -201,7 +215,7 @@ class RunManifest(RunStart):
     finished_at: Time
     files: RowFile
     facts: list[RowFile]
-    counts: dict[str, int] = {}
+    counts: RunCounts = {}
 
 
 class Current(Record):

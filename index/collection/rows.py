@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +13,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from index.errors import CollectionError, ModelMismatchError
+
+R = TypeVar("R", pa.Table, pa.RecordBatch)
+
+PART_ROWS: Final = 1 << 18  # of a few hundred bytes each
+PART_BYTES: Final = 1 << 28
 
 EMBEDDING = "embedding"
 
@@ -114,16 +120,23 @@ def embedding_column(vectors: npt.NDArray[np.float32], missing: npt.NDArray[np.b
     return pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), vectors.shape[1], mask=mask)
 
 
+def in_parts(tables: Iterable[R], rows: int = PART_ROWS, size: float = PART_BYTES) -> Iterator[list[R]]:
+    """Tables in groups that end when they have so many rows or bytes."""
+    part, length, nbytes = list[R](), 0, 0
+    for table in tables:
+        part.append(table)
+        length, nbytes = length + len(table), nbytes + table.nbytes
+        if length >= rows or nbytes >= size:
+            yield part
+            part, length, nbytes = [], 0, 0
+    if part:
+        yield part
+
+
 def join_batches(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
     """Join batches until they have at least `rows` rows: each file has one block, which may be small."""
-    pending: list[pa.RecordBatch] = []
-    for batch in batches:
-        pending.append(batch)
-        if sum(map(len, pending)) >= rows:
-            yield from pa.Table.from_batches(pending).combine_chunks().to_batches()
-            pending = []
-    if pending:
-        yield from pa.Table.from_batches(pending).combine_chunks().to_batches()
+    for part in in_parts(batches, rows, math.inf):
+        yield from pa.Table.from_batches(part).combine_chunks().to_batches()
 
 
 def row_schema(dim: int, metadata: Iterable[pa.Field[Any]] = ()) -> pa.Schema:

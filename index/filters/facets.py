@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -81,11 +80,6 @@ def count_values(
                     continue
             del counters[column]
     return Counts(rows=rows, values={column.name: counter for column, counter in counters.items()})
-
-
-def sampling_step(rows: int) -> int:
-    """The n for counting every n-th block of an index with so many rows."""
-    return max(1, math.ceil(rows / MAX_ROWS))
 
 
 def _counts(array: Any) -> dict[Value, int]:

@@ -76,15 +76,13 @@ class Searcher(VersionSearcher):
         eligible = self.segments.eligible(self._filter(filter))
         # Includes scores that are rounded up to the minimum.
         query = unit_vectors(np.asarray(vector)[np.newaxis], self.dim)[0]
-        found = [Members.of(hits, limits) for hits in self.segments.within(query, limits.min_score - 1e-6, eligible)]
-        if (count := sum(map(len, found))) > limit:
+        found = Members.of(self.segments.within(query, limits.min_score - 1e-6, eligible), limits)
+        if (count := len(found)) > limit:
             least = f"{limits.min_score} or more"
             raise QueryError(f"{count:,} images score {least}: expected {limit:,} at most; raise min_score or limit")
-        hits: list[Hit] = []
-        for each in found:
-            assert each.scores is not None
-            scores = each.scores.tolist()
-            hits += map(Hit, scores, self.segments.ids(each.positions), each.positions.tolist(), scores)
+        assert found.scores is not None
+        scores = found.scores.tolist()
+        hits = map(Hit, scores, self.segments.ids(found.positions), found.positions.tolist(), scores)
         return self._matches(merged_hits(hits, descending=True, grouped=False))
 
 

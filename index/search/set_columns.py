@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
@@ -18,30 +17,33 @@ from index.search_options import BEST_FIRST, OF_VECTORS, SearchOptions, column_n
 _SCORE: Final = "score"
 
 
-@dataclass(frozen=True)
-class SetColumns:
-    order: Order
-    group_by: Column | None
-    facets: tuple[Column, ...]
+def require_no_scores(options: SearchOptions) -> None:
+    """OptionError for an option that needs the scores of a query."""
+    for name in OF_VECTORS:
+        if is_set(options, name):
+            raise OptionError(name, options.get(name), "a query with it, because there are no scores without one")
 
-    @classmethod
-    def of(cls, schema: pa.Schema, options: SearchOptions, *, has_query: bool, has_words: bool) -> SetColumns:
-        """Those that the options name. OptionError for one that cannot be used like that, or needs a query."""
-        if not has_query:
-            for name in OF_VECTORS:
-                if is_set(options, name):
-                    raise OptionError(
-                        name, options.get(name), "a query with it, because there are no scores without one"
-                    )
-        is_ranked = has_query or has_words
-        group_by, facets = options.get("group_by"), options.get("facets")
-        return cls(
-            _order(schema, options.get("sort"), is_ranked=is_ranked),
-            None if group_by is None else _column(schema, "group_by", group_by, can_group),
-            tuple(
-                _column(schema, "facets", name, _can_count) for name in dict.fromkeys(column_names("facets", facets))
-            ),
-        )
+
+def order_of(schema: pa.Schema, sort: str | None, *, is_ranked: bool) -> Order:
+    """The order that the option `sort` names. OptionError for a column that cannot be sorted by."""
+    if sort is None:
+        sort = BEST_FIRST if is_ranked else "image_id"
+    name = sort.removeprefix("-")
+    if name == _SCORE:
+        if not is_ranked:
+            raise OptionError("sort", sort, "a column, because images have no score without a query")
+        return Order(None, sort.startswith("-"))
+    return Order(_column(schema, "sort", name, can_sort), sort.startswith("-"))
+
+
+def grouped_by(schema: pa.Schema, name: str | None) -> Column | None:
+    """The column that the option `group_by` names. OptionError for one that cannot be grouped by."""
+    return None if name is None else _column(schema, "group_by", name, can_group)
+
+
+def counted(schema: pa.Schema, names: object) -> tuple[Column, ...]:
+    """The columns that the option `facets` names. OptionError for one whose values cannot be counted."""
+    return tuple(_column(schema, "facets", name, _can_count) for name in dict.fromkeys(column_names("facets", names)))
 
 
 def can_sort(column: Column) -> bool:
@@ -61,17 +63,6 @@ def group_type(column: Column) -> pa.DataType:
 
 def _can_count(column: Column) -> bool:
     return is_countable(column.element)
-
-
-def _order(schema: pa.Schema, sort: str | None, *, is_ranked: bool) -> Order:
-    if sort is None:
-        sort = BEST_FIRST if is_ranked else "image_id"
-    name = sort.removeprefix("-")
-    if name == _SCORE:
-        if not is_ranked:
-            raise OptionError("sort", sort, "a column, because images have no score without a query")
-        return Order(None, sort.startswith("-"))
-    return Order(_column(schema, "sort", name, can_sort), sort.startswith("-"))
 
 
 def _column(schema: pa.Schema, option: str, name: object, fits: Callable[[Column], bool]) -> Column:

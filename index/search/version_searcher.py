@@ -26,7 +26,7 @@ from index.queries import QueryKind, unit_vectors
 from index.search.fused import page_of_both
 from index.search.ranking import Searchable, find_set, ranked_page
 from index.search.result_set import Answer, Hit, Order, SetPage, SetRequest
-from index.search.set_columns import SetColumns
+from index.search.set_columns import counted, grouped_by, order_of, require_no_scores
 from index.search_options import Place, QueryLimits, SearchOptions
 from index.tiles import Box
 from index.words.ranked import WordQuery
@@ -108,20 +108,22 @@ class VersionSearcher:
             options["offset"] = after.seen
         limits = QueryLimits.checked(k, options, exclude)
         after = after or Place(limits.offset, limits.depth)
-        columns = SetColumns.of(self._filterable, options, has_query=vector is not None, has_words=words is not None)
-        page = self._page(
-            SetRequest(
-                query=None if vector is None else unit_vectors(np.asarray(vector)[np.newaxis], self.dim),
-                words=None if words is None else self._words(words, hidden),
-                limits=limits,
-                where=self._filter(options.get("filter")),
-                width=self.manifest.width_of(kind),
-                after=None if grouped or limits.is_by_rank else self._after(after, columns.order),
-                first=after.first,
-                **vars(columns),
-            ),
-            after,
+        if vector is None:
+            require_no_scores(options)
+        order = order_of(self._filterable, options.get("sort"), is_ranked=vector is not None or words is not None)
+        request = SetRequest(
+            query=None if vector is None else unit_vectors(np.asarray(vector)[np.newaxis], self.dim),
+            words=None if words is None else self._words(words, hidden),
+            limits=limits,
+            where=self._filter(options.get("filter")),
+            width=self.manifest.width_of(kind),
+            order=order,
+            group_by=grouped_by(self._filterable, options.get("group_by")),
+            facets=counted(self._filterable, options.get("facets")),
+            after=None if grouped or limits.is_by_rank else self._after(after, order),
+            first=after.first,
         )
+        page = self._page(request, after)
         seen = after.seen + len(page.hits)
         more = len(page.hits) == limits.k and seen < (len(page.group_sizes) if grouped else page.total)
         return Answer(
@@ -131,8 +133,8 @@ class VersionSearcher:
             total=page.total,
             exact=page.exact,
             group_sizes=page.group_sizes if grouped else None,
-            facets=page.facets if columns.facets else None,
-            end=_end(page, columns.order, seen, after.first) if more else None,
+            facets=page.facets if request.facets else None,
+            end=_end(page, order, seen, after.first) if more else None,
         )
 
     def _words(self, words: str, hidden: Container[str]) -> WordQuery:

@@ -58,12 +58,11 @@ class MappedRows:
     def __len__(self) -> int:
         return int(self.starts[-1])
 
-    def rows(self, positions: Positions, columns: list[str] | None = None) -> list[dict[str, Any]]:
-        """The rows at these positions, in their order. `columns` None: all."""
+    def rows(self, positions: Positions, columns: list[str]) -> list[dict[str, Any]]:
+        """The rows at these positions, in their order."""
         if len(positions) <= _FEW:
-            return self._few(self.schema.names if columns is None else columns, positions)
-        rows = self._taken(lambda batch: batch if columns is None else batch.select(columns), positions)
-        return list(rows)
+            return self._few(columns, positions)
+        return list(self._taken(lambda batch: batch.select(columns), positions))
 
     def ids(self, positions: Positions) -> Ids:
         """The ids at these positions, as strings."""

@@ -121,7 +121,7 @@ class Segment(VectorIndex):
                     rows = rows.append_column(TILES, embedding_column(tiles))
                 yield rows
 
-    def rows(self, positions: Positions, columns: list[str] | None = None) -> list[dict[str, Any]]:
+    def rows(self, positions: Positions, columns: list[str]) -> list[dict[str, Any]]:
         return self._rows.rows(positions, columns)
 
     def ids(self, positions: Positions) -> Ids:

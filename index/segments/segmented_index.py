@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -19,7 +20,7 @@ from index.arrays import Ids, Parts, Positions, Scores, Vectors, by_part, read_p
 from index.collection.rows import EMBEDDING, TILES, conform, number_array, unify
 from index.errors import CollectionError
 from index.filters.columns import Column
-from index.filters.facets import Counts, count_values, sampling_step
+from index.filters.facets import MAX_ROWS, Counts, count_values
 from index.filters.filter import Filter
 from index.segments.eligible import Eligible
 from index.segments.hits import Hits
@@ -72,7 +73,8 @@ class SegmentedIndex:
         """How many rows have each value of these columns, counted in a sample if there are many rows."""
         positions = self.eligible_positions(self.eligible(where))
         blocks = np.split(positions, np.searchsorted(positions, np.arange(BLOCK_ROWS, self.ntotal, BLOCK_ROWS)))
-        sample = self.batches_at(np.concatenate(blocks[:: sampling_step(self.ntotal)]), ["image_id", *columns])
+        step = max(1, math.ceil(self.ntotal / MAX_ROWS))
+        sample = self.batches_at(np.concatenate(blocks[::step]), ["image_id", *columns])
         return count_values(sample, [Column.of(self.schema.field(name)) for name in columns])
 
     def batches_at(self, positions: Positions, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
@@ -130,14 +132,13 @@ class SegmentedIndex:
             scores[slots], parts[slots] = of_parts.max(axis=0), of_parts.argmax(axis=0)
         return scores, parts
 
-    def within(self, query: Vectors, min_score: float, eligible: Sequence[Eligible] | None = None) -> Iterator[Hits]:
-        """All rows that score `min_score` or more, segment by segment, in no order."""
-        for part in self._whole(eligible):
-            yield part.within(query, min_score)
+    def within(self, query: Vectors, min_score: float, eligible: Sequence[Eligible] | None = None) -> Hits:
+        """All rows that score `min_score` or more, in no order."""
+        return Hits.joined([part.within(query, min_score) for part in self._whole(eligible)])
 
     def parts_within(self, query: Vectors, min_score: float, eligible: Sequence[Eligible] | None = None) -> Hits:
         """Like `within`, but also among tiles: each picture once, by its best part, the best first."""
-        found = [*self.within(query, min_score, eligible)]
+        found = [self.within(query, min_score, eligible)]
         for count in self._grids:
             found += [part.within(query, min_score).of_tiles(count) for part in self._tiles(count, eligible)]
         hits = Hits.joined(found)

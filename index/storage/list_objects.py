@@ -98,8 +98,8 @@ def delete_folder(bucket: Bucket, prefix: str) -> None:
         delete(bucket, keys)
     with as_os_error(bucket, prefix, "removed"):
         if bucket.scheme == "s3" and _first_objects(bucket, prefix, ""):
-            for found in _list_any_keys(bucket, prefix, ""):
-                s3_client(bucket).delete_object(Bucket=bucket.name, Key=found["path"])
+            for found in chain.from_iterable(_pages_of_any_keys(bucket, prefix)):
+                s3_client(bucket).delete_object(Bucket=bucket.name, Key=found["Key"])
 
 
 def _in_any_order(bucket: Bucket, prefix: str) -> Iterator[Iterable[ObjectMeta]]:
@@ -110,7 +110,7 @@ def _in_any_order(bucket: Bucket, prefix: str) -> Iterator[Iterable[ObjectMeta]]
         yield ()  # the bucket exists
         head += islice(pages, 1)
     except KeyOrderError:
-        yield map(_as_path, _list_any_keys(bucket, prefix, ""))
+        yield _list_any_keys(bucket, prefix, "")
         return
     yield from head
     yield from pages
@@ -163,7 +163,7 @@ def _first_objects(bucket: Bucket, prefix: str, after: str) -> Sequence[ObjectMe
         # A key that begins with a slash has lost it, and is at another place.
         if bucket.scheme != "s3" or not _disorder([entry["path"] for entry in found], after):
             return found
-    return [_as_path(entry) for entry in islice(_list_any_keys(bucket, prefix, after), _PAGE)]
+    return list(islice(_list_any_keys(bucket, prefix, after), _PAGE))
 
 
 def _disorder(paths: Sequence[str], after: str) -> str:
@@ -175,36 +175,29 @@ def _disorder(paths: Sequence[str], after: str) -> str:
 
 
 def _list_any_keys(bucket: Bucket, prefix: str, after: str) -> Iterator[ObjectMeta]:
-    """Objects of S3 by boto3, which can name all keys."""
+    """Objects of S3 by boto3, which can name all keys, under the paths that obstore gives them."""
     for page in _pages_of_any_keys(bucket, prefix, **({"StartAfter": after} if after else {})):
-        yield from map(_of_boto3, page.get("Contents", ()))
+        yield from map(_of_boto3, page)
 
 
 def _level_of_any_keys(bucket: Bucket, prefix: str) -> tuple[list[ObjectMeta], list[str]]:
     """`_one_level` of S3 by boto3, without the folders and objects that obstore cannot name."""
-    pages = list(_pages_of_any_keys(bucket, prefix, Delimiter="/"))
-    folders = [found["Prefix"].removesuffix("/") for page in pages for found in page.get("CommonPrefixes", ())]
-    objects = [_of_boto3(found) for page in pages for found in page.get("Contents", ())]
-    return (
-        [found for found in objects if not ODD_PART.search(found["path"])],
-        [folder for folder in folders if not ODD_PART.search(folder)],
-    )
+    entries = list(chain.from_iterable(_pages_of_any_keys(bucket, prefix, Delimiter="/")))
+    folders = [entry["Prefix"].removesuffix("/") for entry in entries if "Prefix" in entry]
+    objects = [_of_boto3(entry) for entry in entries if "Key" in entry and not ODD_PART.search(entry["Key"])]
+    return objects, [folder for folder in folders if not ODD_PART.search(folder)]
 
 
-def _pages_of_any_keys(bucket: Bucket, prefix: str, **options: str) -> Iterator[Any]:
-    """Pages of boto3's listing, which can name all keys of S3."""
+def _pages_of_any_keys(bucket: Bucket, prefix: str, **options: str) -> Iterator[list[Any]]:
+    """The objects and folders of each page of boto3's listing."""
     pages = s3_client(bucket).get_paginator("list_objects_v2")
-    yield from pages.paginate(Bucket=bucket.name, Prefix=f"{prefix}/" if prefix else "", **options)
+    for page in pages.paginate(Bucket=bucket.name, Prefix=f"{prefix}/" if prefix else "", **options):
+        yield [*page.get("Contents", ()), *page.get("CommonPrefixes", ())]
 
 
 def _of_boto3(found: Any) -> ObjectMeta:
-    size, modified, etag = found["Size"], found["LastModified"], found.get("ETag")
-    return {"path": found["Key"], "size": size, "last_modified": modified, "e_tag": etag, "version": None}
-
-
-def _as_path(found: ObjectMeta) -> ObjectMeta:
-    """The object as obstore names it."""
-    return {**found, "path": found["path"].removesuffix("/")}
+    path, size, modified = found["Key"].removesuffix("/"), found["Size"], found["LastModified"]
+    return {"path": path, "size": size, "last_modified": modified, "e_tag": found.get("ETag"), "version": None}
 
 
 def _split(names: Range, letters: Set[str], parts: int) -> list[Range]:

@@ -9,7 +9,7 @@ import stat
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -114,10 +114,8 @@ class Storage:
 
     root: str
     """The path of the folder; of a bucket, its name and the prefix."""
-    location: str
-    """An absolute path or a URI as given, but without secrets; `open` accepts it."""
     address: str = field(repr=False, compare=False)
-    """The location with its credentials, to open it on another machine."""
+    """An absolute path or a URI as given, with its credentials, to open it on another machine."""
     bucket: Bucket | None = None
 
     @classmethod
@@ -127,11 +125,11 @@ class Storage:
         scheme = split_address(text).scheme
         if not scheme:
             root = require_utf8(_absolute(Path(os.path.expanduser(text))))  # noqa: PTH111  # keeps an unknown ~user
-            return cls(root, root, root)
-        shown = without_secrets(text)
+            return cls(root, root)
         if scheme in SCHEMES:
             bucket, prefix = Bucket.of(text)
-            return cls(f"{bucket.name}/{prefix}".rstrip("/"), shown, text, bucket)
+            return cls(f"{bucket.name}/{prefix}".rstrip("/"), text, bucket)
+        shown = without_secrets(text)
         if scheme != "file":
             schemes = " ".join(f"{name}://" for name, each in SCHEMES.items() if name == each.name)
             raise CollectionError(f"{shown}: expected a folder or a file:// {schemes} address, got {scheme}://")
@@ -139,27 +137,29 @@ class Storage:
         if address.netloc or not address.path:
             raise CollectionError(f"{shown}: expected an absolute path after file://, as in file:///pictures")
         root = require_utf8(unquote(address.path))
-        return cls(root.rstrip("/") or "/", shown, text)
+        return cls(root.rstrip("/") or "/", text)
+
+    @property
+    def location(self) -> str:
+        """The address without secrets; `open` accepts it."""
+        return self.address if self.is_local else without_secrets(self.address)
 
     def subfolder(self, folder: str) -> Storage:
         """A subfolder, which need not exist, as a storage of its own."""
-
-        def extended(address: str) -> str:
-            address, mark, options = address.partition("?") if self.bucket else (address, "", "")
-            return f"{address.rstrip('/')}/{folder}{mark}{options}"
-
-        return Storage(self.absolute(folder), extended(self.location), extended(self.address), self.bucket)
+        address, options = self._split_address()
+        return replace(self, root=self.absolute(folder), address=f"{address}/{folder}{options}")
 
     @property
     def parent(self) -> Storage:
         """The folder with this file or folder, as a storage of its own."""
-
-        def shortened(address: str) -> str:
-            address, mark, options = address.partition("?") if self.bucket else (address, "", "")
-            return f"{address.rstrip('/').rpartition('/')[0]}{mark}{options}"
-
+        address, options = self._split_address()
         root = self.root.rpartition("/")[0] or "/"
-        return Storage(root, shortened(self.location), shortened(self.address), self.bucket)
+        return replace(self, root=root, address=f"{address.rpartition('/')[0]}{options}")
+
+    def _split_address(self) -> tuple[str, str]:
+        """The address up to its last name, and the options of a bucket that follow."""
+        address, mark, options = self.address.partition("?") if self.bucket else (self.address, "", "")
+        return address.rstrip("/"), f"{mark}{options}"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Storage.open, (self.address,)

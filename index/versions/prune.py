@@ -9,15 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 from index.collection import Collection, layout, writing
 from index.collection.annotations import annotation_logs
-from index.collection.layout import (
-    SEGMENTS,
-    SUPERSEDED,
-    annotation_path,
-    merged_path,
-    run_path,
-    segment_path,
-    version_path,
-)
+from index.collection.layout import annotation_path, merged_path, run_path, segment_path, version_path
 from index.collection.merged.sets import read_manifest
 from index.collection.records import VersionManifest
 from index.errors import CollectionError, OvertakenError
@@ -123,7 +115,7 @@ def _plan(collection: Collection, keep: int) -> tuple[Pruned, list[str]]:
     gone = [*map(version_path, versions), *segments, *remains, *runs, *unnamed]
     pruned = Pruned(
         versions=list(versions),
-        segments=[path.removeprefix(f"{SEGMENTS}/") for path in segments],
+        segments=[path.removeprefix(f"{layout.SEGMENTS}/") for path in segments],
         remains=remains,
         runs=[path.removeprefix(f"{layout.RUNS}/") for path in runs],
         unnamed_files=Counter(_IN_RUN.sub(r"\1", path) for path in unnamed),
@@ -147,7 +139,7 @@ def _unneeded(
     busy = {makers[path] for path, files in folders.items() if not _are_older(files, ABANDONED_AFTER)}
     segments, remains, left = list[str](), list[str](), dict[str, str]()
     for path, maker in makers.items():
-        is_segment = path.startswith(SEGMENTS)
+        is_segment = path.startswith(layout.SEGMENTS)
         if path in needed or (not is_segment and maker in (*versions, *kept, *unreadable)):
             continue
         if is_segment and maker <= max(unreadable, default=""):
@@ -182,8 +174,8 @@ def _recently_superseded(collection: Collection, versions: Sequence[str]) -> dic
     recent, storage = {}, collection.storage
     for name in versions:
         with suppress(FileNotFoundError):
-            successor = storage.read(version_path(name, SUPERSEDED)).decode(errors="replace").strip()
-            file = storage.info(version_path(name, SUPERSEDED))
+            successor = storage.read(version_path(name, layout.SUPERSEDED)).decode(errors="replace").strip()
+            file = storage.info(version_path(name, layout.SUPERSEDED))
             if file and file.modified and file.modified > datetime.now(UTC) - GRACE:
                 recent[name] = f"index version {successor} replaced it within {GRACE}; servers may still read it"
     return recent

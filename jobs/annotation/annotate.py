@@ -25,7 +25,7 @@ from index.collection.catalog.catalog import Catalog, RunRows
 from index.collection.collection import Snapshot
 from index.collection.layout import learned_path
 from index.collection.live_rows import LiveRows
-from index.collection.records import Learned, ModelRecord, RunStart
+from index.collection.records import Learned, ModelRecord
 from index.collection.row_files import map_small, read_schema
 from index.versions.servable import collection_model
 from jobs.annotation.predictor import EMBEDDED_HASH, Recipe, annotated_rows, require_one_type
@@ -56,7 +56,9 @@ class Annotate:
     collection: Collection
     console: Console
     resources: Resources = field(default_factory=Resources)
-    recipe: Callable[[AnnotationSpec, Collection, ModelRecord, Resources], Recipe] = recipe_of
+    embedder: str | None = None
+    """The user's own class, if it has embedded the images."""
+    recipe: Callable[[AnnotationSpec, Collection, ModelRecord, Resources, str | None], Recipe] = recipe_of
     max_reject_rate: float = MAX_REJECT_RATE
     made: dict[str, ModelRecord] = field(default_factory=dict)
     """The predictors of annotations that the caller has brought up to date before, by their names; kept up to date. If
@@ -80,7 +82,7 @@ class Annotate:
             from jobs.annotation.neighbours import neighbour_column  # imported late: faiss takes a second
 
             return neighbour_column(self.collection, spec, self.console)
-        recipe = self.recipe(spec, self.collection, model, self.resources)
+        recipe = self.recipe(spec, self.collection, model, self.resources, self.embedder)
         report = self.annotate(spec.name, recipe, live)
         self.made[spec.name] = recipe.record
         return report
@@ -210,12 +212,6 @@ def _too_many_message(name: str, log: Collection, written: WrittenRun, allowed: 
     )
 
 
-def plan_annotation(live: LiveRows, log: Snapshot, recipe: Recipe) -> Plan:
-    """The plan for the embedded images of `live`; the listing's column `seq` says where their rows are."""
-    plan, run = _plan(live, log, recipe, None), unfinished_run(log, SOURCE, recipe.record, EVERY_IMAGE)
-    return _plan(live, log, recipe, run) if plan.todo.num_rows and run else plan
-
-
 _DONE = f"""
 CREATE VIEW done AS
 SELECT image_id, uri, content_hash, error_reason,
@@ -237,7 +233,9 @@ SELECT image_id, uri, error_reason, retryable FROM done SEMI JOIN listed USING (
 """
 
 
-def _plan(live: LiveRows, log: Snapshot, recipe: Recipe, run: RunStart | None) -> Plan:
+def plan_annotation(live: LiveRows, log: Snapshot, recipe: Recipe) -> Plan:
+    """The plan for the embedded images of `live`; the listing's column `seq` says where their rows are."""
+    run = unfinished_run(log, SOURCE, recipe.record, EVERY_IMAGE)
     files = log.collection.written_files(run) if run else []
     storage, resumed = log.collection.storage, [RunRows(run=run, files=files)] if run else []
     runs = [*(RunRows.of(storage, manifest) for manifest in log.committed), *resumed]

@@ -51,7 +51,7 @@ def neighbour_column(collection: Collection, spec: AnnotationSpec, console: Cons
             block = slice(done, done := done + len(positions))
             apart[block] = np.maximum(0, np.round(1 - hits.mean_scores(), 4))
             show(done, f"{done / (perf_counter() - began):,.0f} images/s")
-            collection.check_lease_if_overdue()
+            collection.raise_if_lease_lost()
     table = pa.table({spec.name: number_array(apart, np.isnan(apart))})
     changed = columns.put(by, columns.segments.live_positions(), table)
     # An only image has no value, and so is not up to date.

@@ -47,7 +47,7 @@ class Predictor(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """How to make a predictor on a worker, and what it needs of an image.
+    """How to make a predictor on a worker, and what it needs of an image: by default its stored vector.
 
     `id` begins with the kind of its columns (`kind_of`). `fingerprint` (SHA-256, hex) changes with everything that
     affects them. `make` takes no arguments, or if there is a `learn`, what this made once, when the predictor was new,
@@ -56,7 +56,7 @@ class Recipe:
 
     id: str
     fingerprint: str
-    needs: Needs
+    needs: Needs = "embedding"
     make: Callable[..., Predictor]
     learn: Callable[[LiveRows, Sequence[LiveRows]], Learned] | None = None
     memory: int = 2**30
@@ -188,7 +188,7 @@ def annotated_rows(table: pa.Table, loaded: LoadedPredictor) -> pa.Table:
     failed: dict[int, BaseException] = {}
     if len(usable):
         needed, read = _READERS[content]
-        ids = np.array(table["image_id"].take(usable).to_pylist(), object)
+        ids = _objects(table["image_id"].take(usable))
         columns, failed = loaded.columns({"image_id": ids, needed: read(table[content].drop_null())})
     rows = table.select(
         [name for name in ("image_id", "uri", "content_hash", *REJECT_COLUMNS) if name in table.column_names]
@@ -232,16 +232,14 @@ def _array(values: Any, failed: Collection[int]) -> pa.Array[Any]:
     return array
 
 
-def _files(values: Any) -> npt.NDArray[np.object_]:
-    files = np.empty(len(values), object)
-    files[:] = values.to_pylist()
-    return files
+def _objects(values: Any) -> npt.NDArray[np.object_]:
+    return np.array(values.to_pylist(), object)
 
 
 _READERS: dict[str, tuple[Needs, Callable[[Any], npt.NDArray[Any]]]] = {
     "pixels": ("image", crops_of),
     EMBEDDING: ("embedding", vectors_of),
-    "file": ("file", _files),
+    "file": ("file", _objects),
 }
 """For each column of content that a block may have: its key in a batch, and the function that reads it."""
 

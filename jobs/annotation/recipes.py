@@ -17,7 +17,7 @@ from jobs.annotation.predictors.captions import captioner_recipe
 from jobs.annotation.predictors.clusters import clusters_recipe
 from jobs.annotation.predictors.examples import examples_recipe
 from jobs.annotation.predictors.heads import head_recipe
-from jobs.annotation.predictors.labels import labels_recipe
+from jobs.annotation.predictors.labels import labels_recipe, text_embedding
 from jobs.annotation.predictors.ocr import ocr_recipe
 from jobs.errors import UsageError
 from jobs.spec import AnnotationSpec, Resources
@@ -26,17 +26,13 @@ _QUALITY = "jobs.annotation.predictors.quality:Quality"
 
 
 def recipe_of(
-    spec: AnnotationSpec,
-    collection: Collection,
-    model: ModelRecord,
-    resources: Resources,
-    *,
-    embedder: str | None = None,
+    spec: AnnotationSpec, collection: Collection, model: ModelRecord, resources: Resources, embedder: str | None
 ) -> Recipe:
     """The recipe for an annotation of a collection with this model; `embedder` names the user's own class, if any.
 
     Raises UsageError for an invalid predictor, ModelError for one that cannot be loaded.
     """
+    embed = text_embedding(spec, model, resources.device, embedder)
     match spec.kind:
         case "quality":
             return replace(class_recipe(_QUALITY), id="quality")
@@ -49,7 +45,7 @@ def recipe_of(
         case "ocr":
             return ocr_recipe()
         case "clusters":
-            return clusters_recipe(spec, model, device=resources.device, embedder=embedder)
+            return clusters_recipe(spec, model, embed)
         case "match":
             from jobs.annotation.predictors.match import match_recipe  # late: faiss takes a second
 
@@ -59,7 +55,7 @@ def recipe_of(
         case "head":
             return head_recipe(spec, model)
         case "labels":
-            return labels_recipe(spec, model, device=resources.device, embedder=embedder)
+            return labels_recipe(spec, model, embed)
         case "uniqueness" | "outlier" as computed:
             raise ValueError(f"expected an annotation with a predictor, got {computed}")
 

@@ -51,12 +51,8 @@ def _zip() -> bytes:
 
 
 def _mp4() -> bytes:
-    brands = b"isom" + struct.pack(">I", 512) + b"isomiso2avc1mp41"
-    return _box(b"ftyp", brands) + _box(b"mdat", bytes(2000))
-
-
-def _box(name: bytes, body: bytes) -> bytes:
-    return struct.pack(">I", 8 + len(body)) + name + body
+    boxes = {b"ftyp": b"isom" + struct.pack(">I", 512) + b"isomiso2avc1mp41", b"mdat": bytes(2000)}
+    return b"".join(struct.pack(">I", 8 + len(body)) + name + body for name, body in boxes.items())
 
 
 def _jpeg_cut_in_exif() -> bytes:
@@ -76,11 +72,13 @@ def _cut(format_name: str, share: float) -> bytes:
     return data[: int(len(data) * share)]
 
 
+def _overwritten(data: bytes, at: int, patch: bytes) -> bytes:
+    return data[:at] + patch + data[at + len(patch) :]
+
+
 def _png_damaged() -> bytes:
-    data = bytearray(_intact("PNG"))
-    middle = len(data) // 2
-    data[middle : middle + 64] = bytes(64)
-    return bytes(data)
+    data = _intact("PNG")
+    return _overwritten(data, len(data) // 2, bytes(64))
 
 
 def png_chunk(name: bytes, body: bytes) -> bytes:
@@ -97,15 +95,13 @@ def _png_bomb() -> bytes:
 
 
 def _bmp_lying_about_size() -> bytes:
-    data = bytearray(_intact("BMP", size=(64, 64)))
-    struct.pack_into("<ii", data, 18, 640, 640)  # a hundred times the pixels that follow
-    return bytes(data)
+    hundredfold = struct.pack("<ii", 640, 640)  # of the pixels that follow
+    return _overwritten(_intact("BMP", size=(64, 64)), 18, hundredfold)
 
 
 def _tiff_without_directory() -> bytes:
-    data = bytearray(_intact("TIFF", size=(64, 64)))
-    struct.pack_into("<I", data, 4, len(data) * 2)  # the offset of the first directory
-    return bytes(data)
+    data = _intact("TIFF", size=(64, 64))
+    return _overwritten(data, 4, struct.pack("<I", len(data) * 2))  # the offset of the first directory
 
 
 BROKEN: tuple[Breakage, ...] = (

@@ -6,7 +6,6 @@ central square: the centre crop that CLIP's preprocessing takes cannot cut it of
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -69,20 +68,20 @@ def _cross() -> list[Point]:
 class _Shape:
     """Outline in units of the shape's radius, what is cut out of it, and how far it may be turned (radians)."""
 
-    outline: Callable[[], list[Point]]
-    hole: Callable[[], list[Point]] | None = None
+    outline: list[Point]
+    hole: list[Point] | None = None
     turn: float = 0.4
 
 
 _SHAPES: dict[str, _Shape] = {
-    "circle": _Shape(lambda: _circle(0.95)),
-    "square": _Shape(lambda: [(-0.82, -0.82), (0.82, -0.82), (0.82, 0.82), (-0.82, 0.82)]),
-    "triangle": _Shape(lambda: [(0.0, -0.95), (1.0, 0.8), (-1.0, 0.8)]),
-    "star": _Shape(lambda: _polygon([(1.08 if i % 2 == 0 else 0.47, math.pi * i / 5) for i in range(10)])),
-    "heart": _Shape(_heart),
-    "cross": _Shape(_cross, turn=0.3),
-    "ring": _Shape(lambda: _circle(1.0), lambda: _circle(0.5)),
-    "moon": _Shape(lambda: _circle(1.0), lambda: [(x + 0.52, y - 0.12) for x, y in _circle(0.78)]),
+    "circle": _Shape(_circle(0.95)),
+    "square": _Shape([(-0.82, -0.82), (0.82, -0.82), (0.82, 0.82), (-0.82, 0.82)]),
+    "triangle": _Shape([(0.0, -0.95), (1.0, 0.8), (-1.0, 0.8)]),
+    "star": _Shape(_polygon([(1.08 if i % 2 == 0 else 0.47, math.pi * i / 5) for i in range(10)])),
+    "heart": _Shape(_heart()),
+    "cross": _Shape(_cross(), turn=0.3),
+    "ring": _Shape(_circle(1.0), _circle(0.5)),
+    "moon": _Shape(_circle(1.0), [(x + 0.52, y - 0.12) for x, y in _circle(0.78)]),
 }
 SHAPES = tuple(_SHAPES)
 
@@ -99,31 +98,16 @@ def random_subject(rng: np.random.Generator) -> Subject:
 
 @dataclass(frozen=True, kw_only=True)
 class _Pose:
-    """Where the shape lies: centre and radius in pixels, turn in radians."""
+    """Where a shape or a pattern lies: its centre and unit in pixels, its turn in radians."""
 
     centre: Point
-    radius: float
+    unit: float
     angle: float
 
-
-@dataclass(frozen=True, kw_only=True)
-class _Grid:
-    """A turned square grid that covers the shape; `at` maps grid coordinates to pixels."""
-
-    pose: _Pose
-    period: float
-    angle: float
-    offset: Point
-    reach: int
-
-    def at(self, u: float, v: float) -> Point:
-        x, y = (u + self.offset[0]) * self.period, (v + self.offset[1]) * self.period
-        c, s = math.cos(self.angle), math.sin(self.angle)
-        return self.pose.centre[0] + x * c - y * s, self.pose.centre[1] + x * s + y * c
-
-    @property
-    def steps(self) -> range:
-        return range(-self.reach, self.reach + 1)
+    def place(self, points: list[Point], scale: float = 1) -> list[Point]:
+        """Pixels of points in units, in a picture that is drawn `scale` times as large."""
+        c, s = math.cos(self.angle) * self.unit * scale, math.sin(self.angle) * self.unit * scale
+        return [(self.centre[0] * scale + x * c - y * s, self.centre[1] * scale + x * s + y * c) for x, y in points]
 
 
 def draw(subject: Subject, size: tuple[int, int], rng: np.random.Generator) -> Image.Image:
@@ -136,7 +120,7 @@ def draw(subject: Subject, size: tuple[int, int], rng: np.random.Generator) -> I
     slack = max(0.0, side / 2 - radius * 1.1)
     pose = _Pose(
         centre=(width / 2 + rng.uniform(-slack, slack), height / 2 + rng.uniform(-slack, slack)),
-        radius=radius,
+        unit=radius,
         angle=rng.uniform(-shape.turn, shape.turn),
     )
     picture.paste(_surface(subject, size, pose, rng), (0, 0), _mask(shape, size, pose))
@@ -150,18 +134,13 @@ def _jitter(colour: Colour, amount: float, rng: np.random.Generator) -> Colour:
     return r, g, b
 
 
-def _place(points: list[Point], pose: _Pose, scale: float) -> list[Point]:
-    c, s = math.cos(pose.angle) * pose.radius * scale, math.sin(pose.angle) * pose.radius * scale
-    return [(pose.centre[0] * scale + x * c - y * s, pose.centre[1] * scale + x * s + y * c) for x, y in points]
-
-
 def _mask(shape: _Shape, size: tuple[int, int], pose: _Pose) -> Image.Image:
     scale = 2 if max(size) <= 512 else 1  # drawn twice as large and reduced: smooth edges
     mask = Image.new("L", (size[0] * scale, size[1] * scale), 0)
     pen = ImageDraw.Draw(mask)
-    pen.polygon(_place(shape.outline(), pose, scale), fill=255)
+    pen.polygon(pose.place(shape.outline, scale), fill=255)
     if shape.hole is not None:
-        pen.polygon(_place(shape.hole(), pose, scale), fill=0)
+        pen.polygon(pose.place(shape.hole, scale), fill=0)
     return mask if scale == 1 else mask.reduce(scale)
 
 
@@ -176,51 +155,40 @@ def _surface(subject: Subject, size: tuple[int, int], pose: _Pose, rng: np.rando
         return surface
     ink = _jitter((250, 248, 240), 0.03, rng) if rng.random() < 0.65 else _jitter((28, 26, 30), 0.2, rng)
     pen = ImageDraw.Draw(surface)
-    _PATTERN_PAINTERS[subject.pattern](pen, ink, _random_grid(pose, rng))
+    _paint_pattern(subject.pattern, pen, ink, pose, rng)
     shape = _SHAPES[subject.shape]
-    rim = max(1, round(pose.radius * 0.14))  # half of it falls outside the mask
+    rim = max(1, round(pose.unit * 0.14))  # half of it falls outside the mask
     for outline in (shape.outline, shape.hole):
         if outline is not None:
-            points = _place(outline(), pose, 1)
+            points = pose.place(outline)
             pen.line([*points, points[0], points[1]], fill=colour, width=rim)
     return surface
 
 
-def _random_grid(pose: _Pose, rng: np.random.Generator) -> _Grid:
-    period = pose.radius * rng.uniform(0.36, 0.5)
-    u, v = rng.uniform(0, 1, 2)
-    return _Grid(
-        pose=pose,
-        period=period,
-        angle=rng.uniform(0, math.pi),
-        offset=(float(u), float(v)),
-        reach=math.ceil(1.6 * pose.radius / period) + 1,
-    )
+def _paint_pattern(pattern: str, pen: ImageDraw.ImageDraw, ink: Colour, shape: _Pose, rng: np.random.Generator) -> None:
+    """Stripes, dots or checks on a square grid that covers the shape, with a period, turn and offset of its own."""
+    period = shape.unit * rng.uniform(0.36, 0.5)
+    left, top = rng.uniform(0, 1, 2).tolist()
+    grid = _Pose(centre=shape.centre, unit=period, angle=rng.uniform(0, math.pi))
+    reach = math.ceil(1.6 * shape.unit / period) + 1
+    steps = range(-reach, reach + 1)
+    cells = [(i, j) for i in steps for j in steps]
 
+    def paint(x: float, y: float, width: float, height: float) -> None:
+        corners = [(x, y), (x + width, y), (x + width, y + height), (x, y + height)]
+        pen.polygon(grid.place([(u + left, v + top) for u, v in corners]), fill=ink)
 
-def _paint_stripes(pen: ImageDraw.ImageDraw, ink: Colour, grid: _Grid) -> None:
-    for i in grid.steps:
-        corners = [(i, -grid.reach), (i + 0.45, -grid.reach), (i + 0.45, grid.reach), (i, grid.reach)]
-        pen.polygon([grid.at(u, v) for u, v in corners], fill=ink)
-
-
-def _paint_dots(pen: ImageDraw.ImageDraw, ink: Colour, grid: _Grid) -> None:
-    radius = grid.period * 0.29
-    for i in grid.steps:
-        for j in grid.steps:
-            x, y = grid.at(i, j)
+    if pattern == "striped":
+        for i in steps:
+            paint(i, -reach, 0.45, 2 * reach)
+    elif pattern == "dotted":
+        radius = period * 0.29
+        for x, y in grid.place([(i + left, j + top) for i, j in cells]):
             pen.ellipse((x - radius, y - radius, x + radius, y + radius), fill=ink)
-
-
-def _paint_checks(pen: ImageDraw.ImageDraw, ink: Colour, grid: _Grid) -> None:
-    for i in grid.steps:
-        for j in grid.steps:
+    else:
+        for i, j in cells:
             if (i + j) % 2 == 0:
-                corners = [(i, j), (i + 1, j), (i + 1, j + 1), (i, j + 1)]
-                pen.polygon([grid.at(u * 0.8, v * 0.8) for u, v in corners], fill=ink)
-
-
-_PATTERN_PAINTERS = {"striped": _paint_stripes, "dotted": _paint_dots, "checked": _paint_checks}
+                paint(i * 0.8, j * 0.8, 0.8, 0.8)
 
 
 def _tint(rng: np.random.Generator, dark: bool) -> Colour:

@@ -12,7 +12,7 @@ import pyarrow as pa
 from index.collection import Collection
 from index.collection.catalog.catalog import Catalog, RunRows
 from index.collection.merged.merge import merge_runs
-from index.collection.records import RowFile, RunManifest, RunStart
+from index.collection.records import RowFile, RunCounts, RunManifest, RunStart
 from index.collection.rows import FILTERED
 from jobs.addresses.record_checks import record_fetches
 from jobs.embedding.report import BlockSummary, EmbedReport
@@ -92,7 +92,7 @@ _NEW_AND_OLD = """
 """
 
 
-def _publish(collection: Collection, written: WrittenRun, rows: Catalog, counts: dict[str, int]) -> RunManifest:
+def _publish(collection: Collection, written: WrittenRun, rows: Catalog, counts: RunCounts) -> RunManifest:
     facts, deletes = rows.store_facts(), _deleted_ids(written.plan)
     return collection.commit_run(written.run, written.files, facts=facts, deletes=deletes, counts=counts)
 
@@ -104,21 +104,21 @@ def _deleted_ids(plan: Plan) -> Iterator[pa.Array[Any]]:
             yield from (batch[0] for batch in batches)
 
 
-def _checked_counts(written: WrittenRun, rows: Catalog, max_reject_rate: float) -> dict[str, int] | None:
+def _checked_counts(written: WrittenRun, rows: Catalog, max_reject_rate: float) -> RunCounts | None:
     """What the manifest of a run that passes the checks counts; None if it would change nothing. `rows` has its rows
     alone.
     """
     plan, report = written.plan, written.report
     before = plan.rejects.sql if plan.rejects else _NO_REJECTS
     [counts] = rows.table(_COUNTS.format(todo=plan.todo.sql, before=before)).to_pylist()
-    missing = plan.todo.num_rows - counts.pop("attempted")
+    missing = plan.todo.num_rows - counts["attempted"]
     if missing or report.done != plan.todo.num_rows:
         raise JobError(
             f"of {plan.todo.num_rows} images, {report.embedded} were embedded, {report.rejected} rejected and "
             f"{report.filtered_read} filtered, and {missing} are in no row file. The run stays unfinished: run the "
             "same command again to continue, and please report this as a bug"
         )
-    report.retryable = counts.pop("retryable")
+    report.retryable = counts["retryable"]
     report.set_reasons(count_reasons(rows, _NEW_AND_OLD.format(before=before)))
     if report.filtered_in_all and report.unfiltered == report.reject_reasons.total():
         raise UsageError(
@@ -128,7 +128,13 @@ def _checked_counts(written: WrittenRun, rows: Catalog, max_reject_rate: float) 
         )
     again = "run the same command again: it embeds nothing twice"
     require_few_rejects(report.reject_reasons, report.unfiltered, max_reject_rate, again)
-    if counts.pop("failed_again") and not plan.deleted:
+    if counts["failed_again"] and not plan.deleted:
         return None
-    listed = {"listed": report.listed, "already_there": report.already_there, "deleted": plan.deleted}
-    return {**listed, **counts}
+    return RunCounts(
+        listed=report.listed,
+        already_there=report.already_there,
+        deleted=plan.deleted,
+        embedded=counts["embedded"],
+        filtered=counts["filtered"],
+        rejected=counts["rejected"],
+    )

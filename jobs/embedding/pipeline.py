@@ -163,7 +163,7 @@ def add_blocks(
             seen.add(block_of(block.path))
             written.add(block)
         progress(written.report)
-        collection.check_lease_if_overdue()  # so that a job that lost its lease stops soon
+        collection.raise_if_lease_lost()
 
 
 def embed_settings(
@@ -185,7 +185,7 @@ def _write_copies(written: WrittenRun, todo: Todo, collection: Collection, files
     plan, report = written.plan, written.report
     blocks, waiting = find_copies(todo, collection.storage, RunRows(run=written.run, files=files), plan.image_filter)
     for rows in blocks:
-        collection.check_lease_if_overdue()
+        collection.raise_if_lease_lost()
         written.files.append(write_block(collection, written.run.run_id, plan.attempt, rows))
         filtered = int(pc.sum(is_filtered(rows)).as_py())
         report.embedded += rows["error_reason"].null_count

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 from index.collection.records import ModelRecord
 from index.collection.rows import TEXT, text_array
 from jobs.errors import SourceError
+from jobs.exchange.check_vectors import Floats
 from jobs.exchange.export import MODEL_KEY
 from jobs.sources.files import SourceFile
 from jobs.sources.listing import Column
@@ -28,30 +29,40 @@ from jobs.sources.tables import check_names
 _IDS = 1 << 16  # in memory at a time
 
 
-class Header(NamedTuple):
-    """The header of a .npy file. Its values start at byte `start`."""
+@dataclass(frozen=True)
+class Array:
+    """A .npy file of `(rows, dim)` floats, which start at byte `start`."""
 
+    file: SourceFile
     rows: int
     dim: int
     dtype: np.dtype[Any]
     start: int
 
+    @classmethod
+    def open(cls, file: SourceFile) -> Array:
+        """SourceError for a file with any other content."""
+        with source_errors(file), file.open() as source:
+            shape, fortran_order, dtype = _array_header(source)
+            start, size = source.tell(), source.size()
+        if len(shape) != 2 or shape[0] < 0 or shape[1] < 1:
+            raise SourceError(f"{file.uri} holds an array of shape {shape}: expected (rows, dimensions)")
+        if dtype.kind != "f" or dtype.itemsize not in (2, 4, 8):
+            raise SourceError(f"{file.uri} holds values of type {dtype}: expected float16, float32 or float64")
+        if fortran_order and min(shape) > 1:
+            raise SourceError(f"{file.uri} is in Fortran order: save it in C order, with np.ascontiguousarray")
+        complete = (size - start) // (shape[1] * dtype.itemsize)
+        if complete < shape[0]:
+            raise SourceError(f"{file.uri} ends in row {complete}, but its header says {shape[0]} rows: copy it again")
+        return cls(file, shape[0], shape[1], dtype, start)
 
-def read_header(file: SourceFile) -> Header:
-    """The header of a file with a `(n, dim)` array of floats. SourceError for any other content."""
-    with source_errors(file), file.open() as source:
-        shape, fortran_order, dtype = _array_header(source)
-        start, size = source.tell(), source.size()
-    if len(shape) != 2 or shape[0] < 0 or shape[1] < 1:
-        raise SourceError(f"{file.uri} holds an array of shape {shape}: expected (rows, dimensions)")
-    if dtype.kind != "f" or dtype.itemsize not in (2, 4, 8):
-        raise SourceError(f"{file.uri} holds values of type {dtype}: expected float16, float32 or float64")
-    if fortran_order and min(shape) > 1:
-        raise SourceError(f"{file.uri} is in Fortran order: save it in C order, with np.ascontiguousarray")
-    complete = (size - start) // (shape[1] * dtype.itemsize)
-    if complete < shape[0]:
-        raise SourceError(f"{file.uri} ends in row {complete}, but its header says {shape[0]} rows: copy it again")
-    return Header(shape[0], shape[1], dtype, start)
+    def beside(self, tables: Iterable[pa.Table]) -> Iterator[tuple[pa.Table, Floats]]:
+        """The next rows of each table, which together have all, and their vectors, `(n, dim)`."""
+        with source_errors(self.file), self.file.open() as source:
+            source.seek(self.start)
+            for table in tables:
+                values = source.read(table.num_rows * self.dim * self.dtype.itemsize)
+                yield table, np.frombuffer(values, self.dtype).reshape(table.num_rows, self.dim)
 
 
 def _array_header(source: pa.NativeFile) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:

@@ -19,7 +19,7 @@ from index.collection.annotations import annotation_logs, belongs_to
 from index.collection.collection import Snapshot
 from index.collection.layout import MANIFEST, run_path
 from index.collection.merged.merge import merge_runs
-from index.collection.records import UNKNOWN_MODEL, ModelRecord, RowFile, RunSettings, RunStart
+from index.collection.records import UNKNOWN_MODEL, ModelRecord, RowFile, RunCounts, RunSettings, RunStart
 from index.collection.rows import EMBEDDING, TEXT, embedding_column
 from index.errors import NotACollectionError
 from index.storage.bucket_address import without_secrets
@@ -30,7 +30,7 @@ from jobs.embedding.model_source import model_record
 from jobs.embedding.report import EmbedReport
 from jobs.errors import OtherModelError, SourceError, TooManyRejectsError
 from jobs.exchange.check_vectors import unit_rows
-from jobs.exchange.vector_files import ID_COLUMNS, NpyPart, RowIds, VectorPart, find_vectors
+from jobs.exchange.vector_files import RowIds, VectorPart, find_vectors
 from jobs.limits import require_few_rejects
 from jobs.planning.plan import write_block
 from jobs.sources.files import require_source_exists, source_address
@@ -111,9 +111,9 @@ class VectorImport:
             run, files = leased.start_run(source, model, settings=settings), list[RowFile]()
             report, reasons = EmbedReport(listed=sum(map(len, parts)), already_there=0), Counter[str]()
             with _discard_on_error(leased, run.run_id):
-                for block in self._blocks(ids, model.dim):
+                for block in self._blocks(ids):
                     files.append(write_block(leased, run.run_id, 1, block))
-                    leased.check_lease_if_overdue()
+                    leased.raise_if_lease_lost()
                     reasons.update(map(str, block["error_reason"].drop_null().to_pylist()))
                     report.rejected = reasons.total()
                     report.embedded += block["error_reason"].null_count
@@ -128,7 +128,7 @@ class VectorImport:
             source = without_secrets(self.source)
             raise SourceError(f"{source} had {report.listed} rows, but {report.done} were read: it has changed since")
         require_few_rejects(report.reject_reasons, report.unfiltered, self.max_reject_rate, "import it again")
-        counts = {"listed": report.listed, "already_there": 0, "deleted": 0}
+        counts = RunCounts(listed=report.listed, already_there=0, deleted=0)
         counts |= {"embedded": report.embedded, "filtered": 0, "rejected": report.rejected}
         leased.commit_run(run, files, counts=counts)
 
@@ -174,14 +174,14 @@ class VectorImport:
             "another collection"
         )
 
-    def _blocks(self, ids: RowIds, dim: int) -> Iterator[pa.Table]:
+    def _blocks(self, ids: RowIds) -> Iterator[pa.Table]:
         """The rows to write, with a reason for each reject."""
         start, pending = 0, ids.problems()
         problem = next(pending, None)
         for part in ids.parts:
             part_start = start
-            self._note_columns(part, dim)
-            for columns, vectors, problems in part.blocks(_BLOCK, dim):
+            self._note_columns(part)
+            for columns, vectors, problems in part.blocks(_BLOCK):
                 end, unusable = start + len(vectors), dict[int, tuple[str, str]]()
                 while problem and problem[0] < end:
                     unusable[problem[0] - start] = problem[1]
@@ -214,28 +214,28 @@ class VectorImport:
             require_texts(part.rows.file, column, part.rows.schema.field(column).type)
         return column
 
-    def _note_columns(self, part: VectorPart, dim: int) -> None:
+    def _note_columns(self, part: VectorPart) -> None:
         """Note which columns are left out, and which get another name."""
         shown = part.picture_column if self._uri_column_of(part) is None else None
         pictures = [name for name in part.bytes_columns() if name != shown]
         left_out = {
             "bytes": pictures,
-            "other vectors": part.other_vectors(dim),
+            "other vectors": part.other_vectors(),
             "the collection's annotations": list(filter(self._is_annotated, part.rows.schema.names)),
             UNNAMED_INDEX: unnamed_index(part.rows.schema.names),
         }
         for content, names in left_out.items():
             if names:
                 self.notes.setdefault(left_out_note(content, names), []).append(part.rows.file.name)
-        if isinstance(part, NpyPart) and part.unused:
+        if part.unused:
             note = "ids are numbers, as it is not certain that these files have them: name one with --ids"
             self.notes.setdefault(note, []).extend(part.unused)
-        for note in renaming_notes(self._metadata(part, part.plain_columns(dim))):
+        for note in renaming_notes(self._metadata(part, part.plain_columns())):
             self.notes.setdefault(note, [])
 
     def _metadata(self, part: VectorPart, names: Sequence[str]) -> list[str]:
         """Those of a part's plain columns that are metadata."""
-        used = {part.first_column(ID_COLUMNS), self._uri_column_of(part), *_row_columns(part), *unnamed_index(names)}
+        used = {part.id_column, self._uri_column_of(part), *_row_columns(part), *unnamed_index(names)}
         return [name for name in names if name not in used and not self._is_annotated(name)]
 
     def _is_annotated(self, column: str) -> bool:
@@ -277,8 +277,8 @@ def _discard_on_error(collection: Collection, run_id: str) -> Iterator[None]:
 
 
 def _common_dim(parts: Sequence[VectorPart]) -> int:
-    first, dim = parts[0].file.uri, parts[0].dim()
+    first, dim = parts[0].file.uri, parts[0].dim
     for part in parts[1:]:
-        if (other := part.dim()) != dim:
+        if (other := part.dim) != dim:
             raise SourceError(f"{part.file.uri} has vectors of {other} dimensions, but {first} of {dim}: expected one")
     return dim

@@ -4,10 +4,10 @@ from __future__ import annotations  # pyarrow's types take arguments in its stub
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Final, TypeAlias
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -22,149 +22,109 @@ from index.storage import Storage
 from index.storage.bucket_address import without_secrets
 from jobs.errors import SourceError, UsageError
 from jobs.exchange.check_vectors import Floats, Problems, matrix_of
-from jobs.exchange.files import Header, RowFile, copy_ids, read_header, source_errors, write_ids
+from jobs.exchange.files import Array, RowFile, copy_ids, write_ids
 from jobs.sources.files import SourceFile, files_in, source_files
 from jobs.sources.list_columns import ListColumns, holds_bytes, picture_column
 from jobs.sources.listing import Column, as_text
 
-ID_COLUMNS = ("image_id", "id", "image_path")
+_ID_COLUMNS = ("image_id", "id", "image_path")
 _CLIP_RETRIEVAL = re.compile(r"(.*/)?img_emb/img_emb_([0-9]+)\.npy")
 _IDS = 1 << 16  # in memory at a time
 _EXPECTED = "a .npy file, Parquet with a column of vectors, or a clip-retrieval folder with img_emb/ and metadata/"
 
 
 @dataclass(frozen=True)
-class _Part:
-    """Vectors, and the `rows` that belong to them."""
+class VectorPart:
+    """Vectors in an `array`, or in the column `embedding` of `rows`, which are the rows that belong to them."""
 
     rows: RowFile
+    array: Array | None = None
+    embedding: str = ""
+    unused: Sequence[str] = ()
+    """Parquet files beside the array, by name, of which none is certain to have its rows."""
+
+    @property
+    def file(self) -> SourceFile:
+        return self.array.file if self.array else self.rows.file
 
     def __len__(self) -> int:
-        return self.rows.num_rows
+        return self.array.rows if self.array else self.rows.num_rows
 
     def first_column(self, names: Iterable[str]) -> str | None:
         """The first of these names that is a column."""
         return next((name for name in names if name in self.rows.schema.names), None)
 
+    @property
+    def id_column(self) -> str | None:
+        return self.first_column(_ID_COLUMNS)
+
     def ids(self) -> Iterator[Column]:
         """The ids of all rows, in blocks. See `ids_of`."""
-        start, name = 0, self.first_column(ID_COLUMNS)
+        start, name = 0, self.id_column
         for table in self.rows.blocks(_IDS, [name] if name else []):
             yield self.ids_of(table, range(start, start + len(table)))
             start += len(table)
 
     def ids_of(self, columns: pa.Table, numbers: range) -> Column:
         """The unchecked ids of the rows with these columns and numbers; null where there is none. Without a column of
-        ids they are the numbers.
+        ids they are the numbers, in Parquet behind the name of the file.
         """
-        if (name := self.first_column(ID_COLUMNS)) is None:
-            return pa.array([f"{self._id_prefix}{number}" for number in numbers], TEXT)
+        if (name := self.id_column) is None:
+            prefix = "" if self.array else f"{self.file.name}#"
+            return pa.array([f"{prefix}{number}" for number in numbers], TEXT)
         ids = as_text(columns[name]).cast(TEXT)
         blank = pc.equal(pc.utf8_trim_whitespace(ids), pa.scalar("", TEXT))
         return pc.if_else(blank, pa.scalar(None, TEXT), ids)  # type: ignore[no-any-return]
 
-    @property
-    def _id_prefix(self) -> str:
-        """Precedes the row number in an id."""
-        return f"{self.rows.file.name}#"
-
-    @property
-    def vector_column(self) -> str | None:
-        """The column of the vectors, unless they are in a file of their own."""
-        return None
-
-    def plain_columns(self, dim: int) -> list[str]:
+    def plain_columns(self) -> list[str]:
         """The ids, and columns other than bytes and vectors."""
-        others = {self.vector_column, *self.bytes_columns(), *self.other_vectors(dim)}
+        others = {self.embedding, *self.bytes_columns(), *self.other_vectors()}
         return [name for name in self.rows.schema.names if name not in others]
 
     def bytes_columns(self) -> list[str]:
-        ids = self.first_column(ID_COLUMNS)
-        return [each.name for each in self.rows.schema if holds_bytes(each.type) and each.name != ids]
+        return [each.name for each in self.rows.schema if holds_bytes(each.type) and each.name != self.id_column]
 
-    def other_vectors(self, dim: int) -> list[str]:
-        """Columns of lists of floats that all have `dim` values; in an export, where other lists are the collection's
-        columns, only that of its vectors if others are imported.
+    def other_vectors(self) -> list[str]:
+        """Columns of lists of floats that all have as many values as the vectors; in an export, where other lists are
+        the collection's columns, only that of its vectors if others are imported.
         """
-        own, ids = self.vector_column, self.first_column(ID_COLUMNS)
-        lists = [each.name for each in self.rows.schema if _is_vector(each) and each.name not in (own, ids)]
+        own = (self.embedding, self.id_column)
+        lists = [each.name for each in self.rows.schema if _is_vector(each) and each.name not in own]
         if self.rows.model:
             return [name for name in lists if name == EMBEDDING]
-        return self.rows.lists_of(dim, lists)
-
-
-@dataclass(frozen=True)
-class NpyPart(_Part):
-    """Vectors in a .npy file."""
-
-    file: SourceFile
-    unused: Sequence[str] = ()
-    """Parquet files beside it, by name, of which none is certain to have its rows."""
-    picture_column: ClassVar[str | None] = None  # pictures are only taken from the file of the vectors
-
-    @cached_property
-    def _header(self) -> Header:
-        return read_header(self.file)
-
-    @property
-    def _id_prefix(self) -> str:
-        return ""
-
-    def __len__(self) -> int:
-        return self._header.rows
-
-    def dim(self) -> int:
-        return self._header.dim
-
-    def blocks(self, rows: int, dim: int) -> Iterator[tuple[pa.Table, Floats, Problems]]:
-        """The plain columns, the vectors `(n, dim)`, and their problems."""
-        dtype, columns = self._header.dtype, self.plain_columns(dim)
-        with source_errors(self.file), self.file.open() as source:
-            source.seek(self._header.start)
-            for table in self.rows.blocks(rows, columns):
-                values = source.read(table.num_rows * dim * dtype.itemsize)
-                yield table, np.frombuffer(values, dtype).reshape(table.num_rows, dim), {}
-
-
-@dataclass(frozen=True)
-class ColumnPart(_Part):
-    """Vectors in the column `embedding` of a Parquet file."""
-
-    embedding: str
-
-    @property
-    def vector_column(self) -> str:
-        return self.embedding
-
-    @property
-    def file(self) -> SourceFile:
-        return self.rows.file
+        return self.rows.lists_of(self.dim, lists)
 
     @cached_property
     def picture_column(self) -> str | None:
-        """The column of encoded pictures, as in Hugging Face datasets."""
+        """The column of encoded pictures, as in Hugging Face datasets: only in the file of the vectors."""
+        if self.array:
+            return None
         with self.file.open() as source:
             return picture_column(pq.ParquetFile(source), ListColumns())
 
+    @cached_property
     def dim(self) -> int:
         """The length of the vectors; if it varies, the most frequent one in the first block that has any."""
+        if self.array:
+            return self.array.dim
         kind = self.rows.schema.field(self.embedding).type
         if pa.types.is_fixed_size_list(kind):
             return int(kind.list_size)
         for table in self.rows.blocks(4096, [self.embedding]):
-            lengths: Any = pc.mode(pc.list_value_length(table[self.embedding]))
+            lengths: Any = pc.mode(pc.list_value_length(table[0]))
             if len(lengths) and (length := lengths[0]["mode"].as_py()):
                 return int(length)
         raise SourceError(f"{self.file.uri} has no vectors in its column `{self.embedding}`")
 
-    def blocks(self, rows: int, dim: int) -> Iterator[tuple[pa.Table, Floats, Problems]]:
-        """Like those of `NpyPart`."""
-        columns = self.plain_columns(dim)
+    def blocks(self, rows: int) -> Iterator[tuple[pa.Table, Floats, Problems]]:
+        """The plain columns, the vectors `(n, dim)`, and their problems."""
+        columns = self.plain_columns()
+        if self.array:
+            tables = self.rows.blocks(rows, columns)
+            yield from ((table, vectors, {}) for table, vectors in self.array.beside(tables))
+            return
         for table in self.rows.blocks(rows, [*columns, self.embedding]):
-            yield table.select(columns), *matrix_of(table[self.embedding].combine_chunks(), dim)
-
-
-VectorPart: TypeAlias = NpyPart | ColumnPart
+            yield table.select(columns), *matrix_of(table[self.embedding].combine_chunks(), self.dim)
 
 
 def find_vectors(
@@ -186,14 +146,20 @@ def find_vectors(
     if embedding_column is not None and arrays:
         raise UsageError(f"--embedding-column is for Parquet, but the vectors of {address} are in .npy files")
     if clip_retrieval:
-        parts: list[VectorPart] = [_clip_retrieval_part(match, files) for match in clip_retrieval]
+        parts = [_clip_retrieval_part(match, files) for match in clip_retrieval]
     elif arrays:
         unused: Sequence[str] = ()
         if ids is None and not arrays[0].path:  # the source is this file
             tables, unused = _rows_beside(arrays[0])
-        parts = [replace(_npy_part(address, arrays, tables, ids, scratch / "rows.parquet"), unused=unused)]
+        if len(arrays) > 1 or (len(tables) > 1 and ids is None):
+            names = ", ".join(file.name for file in [*arrays, *tables][:8])
+            raise SourceError(
+                f"{address} has several files ({names}): name the .npy file itself, with --ids for its rows"
+            )
+        array = Array.open(arrays[0])
+        parts = [VectorPart(_rows_of(array, tables, ids, scratch / "rows.parquet"), array, unused=unused)]
     elif tables:
-        parts = [ColumnPart(rows, _embedding_column(rows, embedding_column)) for rows in map(RowFile, tables)]
+        parts = [VectorPart(rows, embedding=_embedding_column(rows, embedding_column)) for rows in map(RowFile, tables)]
     else:
         names = ", ".join(files) or "nothing"
         raise SourceError(f"{address} has no vectors: expected {_EXPECTED}, found {names}"[:500])
@@ -254,11 +220,11 @@ class RowIds:
         return np.cumsum([0, *map(len, self.parts)])
 
 
-def _clip_retrieval_part(match: re.Match[str], files: dict[str, SourceFile]) -> NpyPart:
+def _clip_retrieval_part(match: re.Match[str], files: dict[str, SourceFile]) -> VectorPart:
     vectors, rows = files[match[0]], f"{match[1] or ''}metadata/metadata_{match[2]}.parquet"
     if rows not in files:
         raise SourceError(f"{vectors.uri} has no {rows} beside it: expected the rows of its vectors there")
-    return NpyPart(RowFile(files[rows]), vectors)
+    return VectorPart(RowFile(files[rows]), Array.open(vectors))
 
 
 def _rows_beside(array: SourceFile) -> tuple[list[SourceFile], list[str]]:
@@ -273,29 +239,26 @@ def _rows_beside(array: SourceFile) -> tuple[list[SourceFile], list[str]]:
     beside = list(files_in(folder, uri))
     tables = [file for file in beside if file.kind == "parquet"]
     arrays = [file for file in beside if file.kind == "npy"]
-    if len(tables) == len(arrays) == 1 and RowFile(tables[0]).num_rows == read_header(array).rows:
+    if len(tables) == len(arrays) == 1 and RowFile(tables[0]).num_rows == Array.open(array).rows:
         return tables, []
     return [], [file.name for file in tables]
 
 
-def _npy_part(address: str, arrays: list[SourceFile], tables: list[SourceFile], ids: str | None, copy: Path) -> NpyPart:
-    """The vectors of a file. Its ids are copied to `copy` unless they are in a Parquet file; by default, numbers."""
-    if len(arrays) > 1 or (len(tables) > 1 and ids is None):
-        names = ", ".join(file.name for file in [*arrays, *tables][:8])
-        raise SourceError(f"{address} has several files ({names}): name the .npy file itself, with --ids for its rows")
-    if ids is None:
-        rows = RowFile(tables[0]) if tables else RowFile(arrays[0], copy)
-        if not tables:
-            count = read_header(arrays[0]).rows
-            write_ids(copy, (pa.array(range(start, min(start + _IDS, count))) for start in range(0, count, _IDS)))
-    else:
+def _rows_of(array: Array, tables: list[SourceFile], ids: str | None, copy: Path) -> RowFile:
+    """The rows of an array: its `ids`, else those of a table, else numbers. `copy` is for what is not in Parquet."""
+    if ids is not None:
         files = [file for file in source_files(ids) if not file.left_out]
         if len(files) != 1 or files[0].kind not in ("parquet", "npy", "txt"):
             raise SourceError(f"--ids is {without_secrets(ids)}: expected a .parquet, .npy or .txt file, one id a line")
-        rows = RowFile(files[0], None if files[0].kind == "parquet" else copy)
-        if rows.copy:
-            copy_ids(files[0], copy)
-    return NpyPart(rows, arrays[0])
+        if files[0].kind == "parquet":
+            return RowFile(files[0])
+        copy_ids(files[0], copy)
+        return RowFile(files[0], copy)
+    if tables:
+        return RowFile(tables[0])
+    starts = range(0, array.rows, _IDS)
+    write_ids(copy, (pa.array(range(start, min(start + _IDS, array.rows))) for start in starts))
+    return RowFile(array.file, copy)
 
 
 def _embedding_column(rows: RowFile, name: str | None) -> str:

@@ -41,7 +41,7 @@ def build_on_cluster(jobs: Sequence[SegmentJob], advance: Callable[[SegmentJob],
     `advance` is called after each segment. Raises what `SegmentJob.run` raises, and `JobError` if the cluster cannot
     hold a segment or workers die of one `ATTEMPTS` times; the other tasks are then cancelled.
     """
-    remote = ray.remote(_run).options(
+    remote = ray.remote(SegmentJob.run).options(
         memory=max(job.memory for job in jobs),
         num_cpus=(cpus := task_cpus(jobs)),
         max_retries=0,  # Ray would retry under the same name, and for ever if memory runs out
@@ -90,10 +90,6 @@ def task_cpus(jobs: Sequence[SegmentJob]) -> int:
         )
     share = -(-len(jobs) // len(able))
     return min(max(1, int(node["CPU"]) // max(2, min(share, int(node["memory"] // largest.memory)))) for node in able)
-
-
-def _run(job: SegmentJob) -> SegmentRecord | None:
-    return job.run()
 
 
 def _next_attempt(task: _Task, error: RayError) -> _Task:

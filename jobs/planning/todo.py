@@ -11,10 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from index.collection.catalog.row_facts import in_parts
 from index.collection.catalog.sql import parquet
 from index.collection.row_files import parquet_of
-from index.collection.rows import LOCATION_COLUMNS
+from index.collection.rows import LOCATION_COLUMNS, in_parts
 from index.storage import Storage
 from index.storage.scratch import Scratch
 from jobs.sources.listing import LISTING

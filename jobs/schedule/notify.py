@@ -37,9 +37,6 @@ class NotifyError(Exception):
     """Who was not reached and why, in our own words: messages of libraries contain the address, which may be secret."""
 
 
-class _RefusedError(Exception): ...
-
-
 def notify(targets: Notify, entry: HistoryEntry) -> None:
     """Send the notification for a finished job. `busy` and `stopped` count as failures."""
     target = targets.on_success if entry.outcome == "succeeded" else targets.on_failure
@@ -58,52 +55,48 @@ def send(target: Target, body: bytes, key: str | None = None) -> None:
     was not reached, and why.
     """
     try:
-        if target.problem:
-            raise _RefusedError(target.problem)
-        if target.url:
-            _post(target.address, body, {"Idempotency-Key": key} if key else {})
-        else:
-            _run(target, body)
-    except (_RefusedError, requests.RequestException, OSError, ValueError) as error:
-        raise NotifyError(_host(target.address) if target.url else "the command", _why(error)) from error
+        if not (why := target.problem):
+            why = _post(target.address, body, key) if target.url else _run(target.command or "", body)
+    except (requests.ConnectionError, requests.Timeout):
+        why = f"it cannot be reached, or gives no answer within {TIMEOUT_S:g} seconds"
+    except ValueError:
+        why = "its address is invalid: expected http:// or https://, a host, and a port of at most 65535 if it has one"
+    except OSError as error:  # also the other errors of requests
+        why = type(error).__name__
+    if why:
+        raise NotifyError(_host(target.address) if target.url else "the command", why)
 
 
-def _post(url: str, body: bytes, headers: dict[str, str]) -> None:
+def _post(url: str, body: bytes, key: str | None) -> str | None:
+    """Why the webhook has refused, if it has."""
     with requests.Session() as session, _mute_retry_log():
         session.mount(url, HTTPAdapter(max_retries=_RETRY))
-        headers = {"Content-Type": "application/json", **headers}
+        headers = {"Content-Type": "application/json"} | ({"Idempotency-Key": key} if key else {})
         answer = session.post(url, data=body, headers=headers, timeout=TIMEOUT_S, allow_redirects=False)
-    if answer.status_code >= 400:
-        raise _RefusedError(f"it answered {answer.status_code}")
-    if answer.status_code >= 300:  # following a redirect would turn the POST into a GET
-        raise _RefusedError(f"it answered {answer.status_code}: expected the address that it redirects to")
+    if answer.status_code < 300:
+        return None
+    # Following a redirect would turn the POST into a GET.
+    advice = ": expected the address that it redirects to" if answer.status_code < 400 else ""
+    return f"it answered {answer.status_code}{advice}"
 
 
-def _why(error: Exception) -> str:
-    if isinstance(error, _RefusedError):
-        return str(error)
-    if isinstance(error, (requests.ConnectionError, requests.Timeout)):
-        return f"it cannot be reached, or gives no answer within {TIMEOUT_S:g} seconds"
-    if isinstance(error, ValueError):
-        return "its address is invalid: expected http:// or https://, a host, and a port of at most 65535 if it has one"
-    return type(error).__name__
-
-
-def _run(target: Target, body: bytes) -> None:
+def _run(command: str, body: bytes) -> str | None:
+    """Why the command has failed, if it has."""
     try:
         done = subprocess.run(
-            ["sh", "-c", target.command or ""],
+            ["sh", "-c", command],
             input=body,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             timeout=COMMAND_TIMEOUT_S,
             check=False,
         )
-    except subprocess.TimeoutExpired as error:
-        raise _RefusedError(f"it took longer than {COMMAND_TIMEOUT_S:g} seconds") from error
-    if done.returncode:
-        output = done.stdout.decode(errors="replace").strip()[-500:]
-        raise _RefusedError(f"it ended with {done.returncode}" + (f": {output}" if output else ""))
+    except subprocess.TimeoutExpired:
+        return f"it took longer than {COMMAND_TIMEOUT_S:g} seconds"
+    if not done.returncode:
+        return None
+    output = done.stdout.decode(errors="replace").strip()[-500:]
+    return f"it ended with {done.returncode}" + (f": {output}" if output else "")
 
 
 def _host(url: str) -> str:

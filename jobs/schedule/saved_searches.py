@@ -27,8 +27,8 @@ from index.collection.rows import conform
 from index.errors import CollectionError
 from index.matches import SEARCHES
 from jobs.annotation.annotate import Annotate
-from jobs.annotation.predictors.search_queries import Load
-from jobs.annotation.predictors.searches import SEARCHES_WAITING, broken_searches, searches_recipe
+from jobs.annotation.predictors.search_queries import Load, embed_queries, remember
+from jobs.annotation.predictors.searches import SEARCHES_WAITING, broken_filters, searches_recipe
 from jobs.annotation.publish import publish
 from jobs.embedding.report import Report, SearchCounts
 from jobs.fields import Target
@@ -50,7 +50,7 @@ def run_searches(
 
     A search that cannot work is a problem of the report, and left out as if the job did not have it: once it works, it
     delivers what has come since it last did. So it is with filters on `stale` annotations, which have no values for
-    new images (see `broken_searches`). Deliveries that fail are noted, and made by the next job.
+    new images (see `broken_filters`). Deliveries that fail are noted, and made by the next job.
     """
     collection, log = job.collection, annotation_log(job.collection, SEARCHES)
     live, model = job.live
@@ -59,12 +59,14 @@ def run_searches(
     if before and new:  # what is there already is not new to them, even if this is killed
         delivered |= dict.fromkeys(new, before[-1].run_id)
         _write_delivered(log, delivered)
-    broken = broken_searches(searches, collection, live, model, load, stale or {})
+    vectors, broken = embed_queries(searches, collection, live, model, load)
+    broken |= broken_filters(searches, collection, live, stale or {})
     report.problems += broken.values()
     searches = [each for each in searches if each.name not in broken]
     if not searches:
         return
-    recipe = searches_recipe(searches, collection, live, model, load)
+    remember(collection, vectors)
+    recipe = searches_recipe(searches, vectors, collection, live, model)
     job.annotate(SEARCHES, recipe, live)
     publish(collection, job.console, said=report.notes)
     if not (runs := log.runs()):

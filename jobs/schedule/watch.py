@@ -174,40 +174,32 @@ def watch(
     folder of this machine is watched for changes as well, and by default listed every `LIST_FOLDER_S`.
     A change of the job's file, if it has one, is noticed at once too.
     """
-
-    def is_edited() -> bool:
-        return file is not None and file.has_changed
-
     source = open_source(job.spec.source)
     job = replace(job, settle_s=SETTLE_S if source.is_local else 0.0)  # an object appears only once it is complete
+    default_s = LIST_S
+    wait: Callable[[float], object] = partial(_sleep, file)
     if source.is_local and Path(source.root).is_dir():
-        changes = FolderChanges(source.root, say, Exclusions(job.spec.exclude), is_edited)
-        Watch(job=job, say=say, interval_s=interval_s or LIST_FOLDER_S, wait=changes.wait, file=file).run()
-    wait = partial(_sleep_unless, is_edited)
-    Watch(job=job, say=say, interval_s=interval_s or LIST_S, wait=wait, file=file).run()
+        default_s, wait = LIST_FOLDER_S, FolderChanges(source.root, say, Exclusions(job.spec.exclude), file).wait
+    Watch(job=job, say=say, interval_s=interval_s or default_s, wait=wait, file=file).run()
 
 
-def _sleep_unless(is_edited: Callable[[], bool], seconds: float) -> None:
-    """Sleep so long, or until the job's file was edited."""
+def _sleep(file: SpecFile | None, seconds: float) -> None:
+    """Sleep so long, or until the job's file, if it has one, was edited."""
     deadline = monotonic() + seconds
-    while (left := deadline - monotonic()) > 0 and not is_edited():
+    while (left := deadline - monotonic()) > 0 and not (file and file.has_changed):
         sleep(min(left, _LOOK_S))
 
 
 class FolderChanges:
-    """Waits for the system's notifications of changes below a folder, or until the job's file `is_edited`."""
+    """Waits for the system's notifications of changes below a folder, or until the job's file was edited."""
 
     def __init__(
-        self,
-        folder: str,
-        say: Callable[[str], None],
-        exclusions: Exclusions,
-        is_edited: Callable[[], bool] = lambda: False,
+        self, folder: str, say: Callable[[str], None], exclusions: Exclusions, file: SpecFile | None = None
     ) -> None:
         self._folder = folder
         self._exclusions = exclusions
         self._say = say
-        self._is_edited = is_edited
+        self._file = file
         self._changes: Generator[set[Any], None, None] | None = None
         self._watched_id: tuple[int, int] | None = None
 
@@ -216,12 +208,13 @@ class FolderChanges:
         deadline = monotonic() + seconds
         try:
             while monotonic() < deadline:
-                if self._begin() or self._is_edited() or (self._changes and next(self._changes)):
+                is_edited = self._file is not None and self._file.has_changed
+                if self._begin() or is_edited or (self._changes and next(self._changes)):
                     return True
         except (OSError, RuntimeError) as error:  # too many folders to watch, or the folder is gone at the moment
             self._watched_id = None
             self._say(f"changes in {self._folder} cannot be watched ({error}); listing it every {LIST_S:.0f} s")
-            _sleep_unless(self._is_edited, min(LIST_S, deadline - monotonic()))
+            _sleep(self._file, min(LIST_S, deadline - monotonic()))
         return False
 
     def _begin(self) -> bool:

@@ -1,6 +1,5 @@
-"""The commands `annotate`, `match` and `columns`. `app` registers them."""
+"""The commands `annotate`, `match` and `select`, which add columns to images. `app` registers them."""
 
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,7 +8,7 @@ import typer
 from jobs.errors import UsageError
 from jobs.values import counted
 from likeness.cli.model_options import Fields, model_of, with_fields
-from likeness.cli.options import CollectionArgument, FormatOption, console, job_spec, open_collection, show
+from likeness.cli.options import CollectionArgument, console, error_console, job_spec, open_collection
 
 if TYPE_CHECKING:
     from index.collection import Collection
@@ -19,6 +18,8 @@ _LABEL = (
     'A text such as "a dog"; may be repeated. Each image, or with --clusters each cluster, gets the nearest. '
     "With --head, the name of one of its outputs, in their order."
 )
+_SELECTION = ("jobs.curation.spec", "SelectSpec")
+_SELECTION_FLAGS = {"n": "-n", "continue_": "--continue"}
 
 
 @with_fields(
@@ -126,7 +127,6 @@ def _annotate(collection: str, options: dict[str, Any], flags: dict[str, str], *
     """Bring the annotation that the options describe up to date, and the index too unless it is not to `publish` it."""
     from index.collection import writing
     from jobs.annotation.annotate import Annotate
-    from jobs.annotation.recipes import recipe_of
     from jobs.spec import AnnotationSpec, Resources
 
     spec = model_of(AnnotationSpec, options, flags)
@@ -134,7 +134,7 @@ def _annotate(collection: str, options: dict[str, Any], flags: dict[str, str], *
         collection=open_collection(collection),
         console=console,
         resources=model_of(Resources, options),
-        recipe=partial(recipe_of, embedder=options.get("embedder")),
+        embedder=options.get("embedder"),
         max_reject_rate=options["max_reject_rate"],
     )
     with writing(job.collection, "annotate") as job.collection:
@@ -149,70 +149,38 @@ def _annotate(collection: str, options: dict[str, Any], flags: dict[str, str], *
     )
 
 
-def columns(
-    collection: CollectionArgument,
-    drop: Annotated[str | None, typer.Option(help="Remove the annotation with this name.")] = None,
-    output: FormatOption = "table",
-) -> None:
-    """List the columns added by `annotate`, or drop those of one annotation. `likeness info` lists all columns.
-
-    Example: `likeness columns my-collection --drop animal`
-    """
-    from likeness.cli.tables.collection import columns_table
-
-    opened = open_collection(collection)
-    if drop is not None:
-        from index.collection import writing
-        from jobs.annotation.publish import drop as drop_columns
-
-        with writing(opened, "columns") as leased:
-            drop_columns(leased, drop, console)
-    facts = _annotation_facts(opened)
-    show(output, facts, lambda: columns_table(facts))
-
-
-def _annotation_facts(collection: "Collection") -> list[dict[str, Any]]:
-    from index.collection.annotations import list_annotations
-    from index.versions.servable import collection_model, live_manifest
-
-    annotations = list_annotations(collection)
-    if not annotations:
-        return []
-    version, snapshot = live_manifest(collection), collection.snapshot()
-    indexed = version.annotations if version else {}
-    model = collection_model(collection, snapshot.committed)
-    images = snapshot.live.of_model(model) if model else snapshot.live
-    facts = []
-    for annotation in annotations:
-        rows, last_run = annotation.rows, annotation.runs[-1]
-        [counts] = images.catalog.table(_COUNTS.format(images=images.sql, values=rows.sql)).to_pylist()
-        facts.append(
-            {
-                "name": annotation.name,
-                "columns": {name: str(rows.schema.field(name).type) for name in rows.metadata},
-                "predictor": last_run.model.id,
-                "fingerprint": last_run.model.fingerprint,
-                **{name: counts[name] for name in ("images", "rejected")},
-                "reasons": {each["reason"]: each["count"] for each in counts["reasons"]},
-                "without": counts["without"],
-                "indexed": indexed.get(annotation.name) == annotation.run_ids,
-            }
-        )
-    return facts
-
-
-_COUNTS = """
-WITH found AS (
-    SELECT v.image_id IS NOT NULL AS found, v.error_reason IS NOT NULL AS rejected, v.error_message AS reason
-    FROM {images} AS i
-    LEFT JOIN {values} AS v ON v.image_id = i.image_id AND v.content_hash IS NOT DISTINCT FROM i.content_hash
-    WHERE i.error_reason IS NULL
-), reasons AS (
-    SELECT coalesce(reason, 'None') AS reason, count(*) AS count FROM found WHERE rejected
-    GROUP BY ALL ORDER BY count DESC, reason LIMIT 3
+@with_fields(
+    Fields(*_SELECTION, "n", flag="-n"),
+    Fields(*_SELECTION, "prune name diverse typical balance filter"),
+    Fields(*_SELECTION, "continue_", flag="--continue"),
 )
-SELECT count(*) FILTER (found AND NOT rejected) AS images, count(*) FILTER (rejected) AS rejected,
-       count(*) FILTER (NOT found) AS without,
-       coalesce((SELECT list(reasons ORDER BY count DESC, reason) FROM reasons), []) AS reasons
-FROM found
-"""
+def select(collection: CollectionArgument, **options: Any) -> None:
+    """Choose images that represent a collection, or one of each group of near-equal images, and write the choice as
+    columns.
+
+    With -n, NAME is the rank of a pick, NAME_nearest that of an image's nearest pick, and NAME_score its cosine with
+    that. With --prune, NAME says whether an image is kept, and NAME_duplicate_of which one is kept instead.
+
+    Examples: `likeness select my-collection -n 1000 --name pick --balance label`,
+    `likeness select my-collection --prune 0.95 --name keep`,
+    `likeness search my-collection --filter '{"pick": {"$gt": 0}}' --sort pick`
+    """
+    from index.collection import writing
+    from jobs.curation.select import Select
+    from jobs.curation.spec import SelectSpec
+
+    spec = model_of(SelectSpec, options, _SELECTION_FLAGS)
+    opened = open_collection(collection)
+    with writing(opened, "select") as leased, error_console.status("opening the index") as status:
+        made = Select(
+            collection=leased,
+            spec=spec,
+            console=console,
+            progress=lambda done, total: status.update(f"{done:,} of {total:,} done"),
+        ).run()
+    if spec.prune is not None:
+        line = f"{made.chosen:,} of {made.images:,} images kept, {made.images - made.chosen:,} pruned"
+    else:
+        line = f"{made.chosen:,} of {made.images:,} images picked, {made.new:,} of them now"
+        line += f"; each image has a pick with a cosine of {made.coverage:.3f} or more"
+    console.print(f"{spec.name}: {line}", highlight=False, soft_wrap=True)

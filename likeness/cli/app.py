@@ -21,7 +21,8 @@ from embedder.machine import cpu_quota
 from embedder.openmp import OPENMP_ENVIRONMENT
 from index.errors import DISK_FULL, CollectionError, LeaseError, OvertakenError, RecallTooLowError
 from jobs.errors import JobError, RayStartError, TooManyMissingError, TooManyRejectsError
-from likeness.cli.annotate import annotate, columns, match
+from likeness.cli.annotate import annotate, match, select
+from likeness.cli.collection import columns, evaluate, info, rejects
 from likeness.cli.demo import demo
 from likeness.cli.duplicates import duplicates
 from likeness.cli.embed import embed, reembed
@@ -29,8 +30,7 @@ from likeness.cli.exchange import export, import_
 from likeness.cli.index import compact, index, promote, prune, rollback, versions
 from likeness.cli.options import HelpCommand, HelpGroup, console, error_console
 from likeness.cli.schedule import history, schedule, watch
-from likeness.cli.search import evaluate, info, rejects, search
-from likeness.cli.select import select
+from likeness.cli.search import search
 from likeness.cli.serve import keys, serve
 
 _ADVICE: Final = {

@@ -1,16 +1,25 @@
 """The command `demo`. `app` registers it."""
 
+import json
+import shlex
 import socket
 import threading
 from contextlib import closing
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import quote
 
 import typer
 
 from jobs.values import DEMO_MODEL
 from likeness.cli.embed import show_embedded
 from likeness.cli.options import console, serve_settings
+
+if TYPE_CHECKING:
+    import requests
+
+_TEXT = "a striped red star"
+_K = 5
 
 
 def demo(
@@ -27,7 +36,6 @@ def demo(
     from api.local import running
     from index.storage.storage import Storage
     from jobs.demo.gallery import make_gallery
-    from jobs.demo.tour import show_queries
     from jobs.spec import JobSpec
     from jobs.update import Update
 
@@ -45,7 +53,7 @@ def demo(
         running(create_app(service, limits=settings.limits()), port=port) as url,
     ):
         example = gallery.exhibits[0]
-        show_queries(url, pictures / example.image_id, gallery.exhibits[1].image_id, console)
+        _show_queries(url, pictures / example.image_id, gallery.exhibits[1].image_id)
         if not once:
             console.print(f"\nTry more searches at {url}; the pictures are in {pictures}")
             console.print("Ctrl-C stops the server")
@@ -61,3 +69,32 @@ def _free_port(preferred: int) -> int:
         except OSError:
             probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def _show_queries(url: str, picture: Path, image_id: str) -> None:
+    """Search the server at `url` as a first-time user would: by a local picture, by the URL of another, and by words.
+    Each search is also shown as a command to paste.
+    """
+    import requests
+
+    console.rule("a picture")
+    _print_curl(["-F", f"image=@{picture}", "-F", f"k={_K}", f"{url}/search"])
+    with picture.open("rb") as file:
+        _print_matches(requests.post(f"{url}/search", files={"image": file}, data={"k": _K}, timeout=60))
+    page = f"{url}/picture?id={quote(image_id)}"
+    for title, query in (("a URL", {"url": page, "k": _K}), ("words", {"text": _TEXT, "k": _K})):
+        console.rule(title)
+        _print_curl([f"{url}/search", "-H", "content-type: application/json", "-d", json.dumps(query)])
+        _print_matches(requests.post(f"{url}/search", json=query, timeout=60))
+
+
+def _print_curl(arguments: list[str]) -> None:
+    console.print(shlex.join(["curl", *arguments]), soft_wrap=True, highlight=False, markup=False, style="dim")
+
+
+def _print_matches(response: "requests.Response") -> None:
+    response.raise_for_status()
+    answer: dict[str, Any] = response.json()
+    for match in answer["matches"]:
+        console.print(f"{match['score']:.3f}  {match['image_id']}", highlight=False, markup=False)
+    console.print(f"{answer['timing_ms']['total']:.0f} ms", style="dim")

@@ -13,7 +13,7 @@ from rich.markup import escape
 from index.analysis.duplicate_kinds import KINDS, Kind
 from index.errors import CollectionError
 from jobs.errors import UsageError
-from jobs.values import MAX_DIFFERENCE, MIN_SIMILARITY, counted
+from jobs.values import MAX_DIFFERENCE, MIN_SIMILARITY, counted, some
 from likeness.cli.options import CollectionArgument, console, error_console, open_collection, print_json_list
 
 if TYPE_CHECKING:
@@ -132,9 +132,8 @@ def _report_moves(report: "MoveReport", verb: str, advice: str = "") -> None:
     by_reason: dict[str, list[str]] = {}
     for name, reason in report.refused.items():
         by_reason.setdefault(reason, []).append(name)
-    for reason, (name, *others) in by_reason.items():
-        names = f"{name} and {len(others):,} more" if others else name
-        line = f"[yellow]not {verb}:[/yellow] {escape(names)}: {escape(reason)}"
+    for reason, names in by_reason.items():
+        line = f"[yellow]not {verb}:[/yellow] {escape(some(names))}: {escape(reason)}"
         error_console.print(line, soft_wrap=True, highlight=False)
     total = f"{counted(len(report.files), 'file')} {verb}"
     error_console.print(escape(total + (advice if report.files else "")), soft_wrap=True, highlight=False)

@@ -8,7 +8,7 @@ from rich.markup import escape
 from jobs.values import counted, model_named, noted, parse_object
 from likeness.cli.embed import next_commands
 from likeness.cli.index import build_and_show
-from likeness.cli.model_options import Fields, with_fields
+from likeness.cli.model_options import Fields, model_of, with_fields
 from likeness.cli.options import CollectionArgument, console, open_collection, parse_option
 
 
@@ -71,8 +71,10 @@ def import_(
     Example: `likeness import embeddings/ my-collection --model openai/clip-vit-base-patch32`
     """
     from jobs.exchange.import_vectors import VectorImport
+    from jobs.spec import Resources
     from likeness.cli.tables.job import embed_table
 
+    resources = model_of(Resources, options)
     with console.status("importing") as status:
         job = VectorImport(
             source=source,
@@ -93,5 +95,5 @@ def import_(
     if job.normalised:
         console.print(f"normalised, because not of unit norm: {counted(job.normalised, 'vector')}")
     if index:
-        build_and_show(open_collection(collection), on=options["on"], address=options["address"])
+        build_and_show(open_collection(collection), resources=resources)
         print(next_commands(collection, options["embedder"]), file=console.file)

@@ -16,6 +16,7 @@ from likeness.cli.options import CollectionArgument, FormatOption, console, open
 
 if TYPE_CHECKING:
     from index.collection import Collection
+    from jobs.spec import Resources
 
 AcceptLostRunsOption = Annotated[
     bool,
@@ -47,17 +48,16 @@ def index(
     Example: `likeness index my-collection --max-memory 2GiB --target-recall 0.95`
     """
     from jobs.indexing.query_texts import read_queries
-    from jobs.spec import IndexBudget
+    from jobs.spec import IndexBudget, Resources
 
     budget = model_of(IndexBudget, options, {"latency_ms": "--latency"})
     texts = read_queries(budget.queries) if budget.queries else []
     build_and_show(
         open_collection(collection),
         budget.changes(texts),
+        resources=model_of(Resources, options),
         promote=promote,
         accept_lost_runs=accept_lost_runs,
-        on=options["on"],
-        address=options["address"],
         texts=texts,
         embedder=options["embedder"],
     )
@@ -73,24 +73,25 @@ def compact(
 
     Example: `likeness compact my-collection`
     """
-    opened = open_collection(collection)
-    build_and_show(opened, rebuild=True, accept_lost_runs=accept_lost_runs, **options)
+    from jobs.spec import Resources
+
+    opened, resources = open_collection(collection), model_of(Resources, options)
+    build_and_show(opened, resources=resources, rebuild=True, accept_lost_runs=accept_lost_runs)
 
 
 def build_and_show(
     collection: "Collection",
     changes: Mapping[str, Any] | None = None,
     *,
+    resources: "Resources",
     promote: bool = True,
     rebuild: bool = False,
     accept_lost_runs: bool = False,
-    on: str | None = None,
-    address: str | None = None,
     texts: Sequence[str] = (),
     embedder: str | None = None,
 ) -> None:
     """Build with the live version's settings and `changes`, and print the outcome; for a version that is refused, also
-    the choice and the measurements. Segments are built on Ray, here or at `address`, if worthwhile or if `on` says so.
+    the choice and the measurements. Segments are built on Ray if that is worthwhile, or if the resources say so.
     """
     from index.builder.build_index import build_index
     from index.collection import writing
@@ -102,21 +103,18 @@ def build_and_show(
     from likeness.cli.tables.collection import choice_table
     from likeness.cli.tables.index import quality_table
 
-    if on == "local" and address is not None:
-        raise UsageError("--on is local: expected ray, or no --address, which only Ray uses")
     before = live_or_last_good_manifest(collection)
     settings = IndexSettings(**{**(before.settings.model_dump() if before else {}), **changes}) if changes else None
     try:
         # If the caller already holds the lease, it is kept.
         with writing(collection, "compact" if rebuild else "index") as leased, console.status("building the index"):
-            run_jobs = run_on_ray(address, console, on)
             manifest = build_index(
                 leased,
                 settings,
                 promote=promote,
                 rebuild=rebuild,
                 accept_lost_runs=accept_lost_runs,
-                run_jobs=run_jobs,
+                run_jobs=run_on_ray(resources.address, console, resources.on),
                 texts=QueryTexts(collection=leased, load=partial(load_recorded, embedder=embedder), texts=texts),
             )
     except RolledBackError as error:

@@ -31,11 +31,11 @@ class Fields:
 
     def __init__(self, module: str, model: str, fields: str = "", *, but: str = "", **shown: Any) -> None:
         self._module, self._model, self._shown = module, model, shown
-        self.names, self._but = fields.split(), but.split()
+        self._names, self._but = fields.split(), but.split()
 
     def parameters(self) -> Iterator[inspect.Parameter]:
         fields = declared_fields(getattr(import_module(self._module), self._model))
-        for name in self.names or (name for name in fields if name not in self._but):
+        for name in self._names or (name for name in fields if name not in self._but):
             yield _parameter(name, fields[name], dict(self._shown))
 
 
@@ -88,7 +88,10 @@ def _parameter(name: str, field: "FieldInfo", shown: dict[str, Any]) -> inspect.
     from annotated_types import Ge, Le
     from pydantic import BeforeValidator, PlainValidator
 
-    annotation, metadata = _without_none(field.annotation), list(field.metadata)
+    annotation: Any = field.annotation
+    metadata = list(field.metadata)
+    if get_origin(annotation) in (typing.Union, types.UnionType):
+        annotation = get_args(annotation)[0]  # without None
     while get_origin(annotation) is Annotated:
         annotation, *more = get_args(annotation)
         metadata += [inner for each in more for inner in getattr(each, "metadata", [each])]
@@ -110,11 +113,6 @@ def _parameter(name: str, field: "FieldInfo", shown: dict[str, Any]) -> inspect.
     option = typer.Option(shown.pop("flag", flag), help=help_, **bounds, **shown)
     kind = annotation | None if default is None else annotation
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, option])
-
-
-def _without_none(annotation: Any) -> Any:
-    """The annotation, or the first of its alternatives."""
-    return get_args(annotation)[0] if get_origin(annotation) in (typing.Union, types.UnionType) else annotation
 
 
 def _sentence(description: str) -> str:

@@ -159,24 +159,21 @@ def serve_settings(**options: Any) -> "ServeSettings":
 
 _JOB, _RESOURCES, _BUDGET = (("jobs.spec", name) for name in ("JobSpec", "Resources", "IndexBudget"))
 
-_ARGUMENTS_OR_FILE = "source collection resources index retention annotations searches notify metrics_file"
-_WITH_METAVAR = (Fields(*_JOB, "column_types", metavar="COLUMN=TYPE,…"), Fields(*_JOB, "tiles", metavar="CxR"))
-_RUN = Fields(*_JOB, "max_reject_rate exif")
 MISSING = Fields(*_JOB, "missing max_missing")
 """What happens to images that are gone, for commands that look for them."""
 _OVERRIDING = {"max_missing"}  # the job's file
 COMPARING = Fields(*_JOB, "verify_hash")
-_OTHERS = [name for fields in (*_WITH_METAVAR, _RUN, MISSING, COMPARING) for name in fields.names]
-
 EMBEDDING = (
-    Fields(*_JOB, but=" ".join([_ARGUMENTS_OR_FILE, *_OTHERS])),
-    *_WITH_METAVAR,
+    Fields(*_JOB, "model revision embedder extensions uri_column id_column exclude keep"),
+    Fields(*_JOB, "refresh gone_after per_host draft max_pixels"),
+    Fields(*_JOB, "column_types", metavar="COLUMN=TYPE,…"),
+    Fields(*_JOB, "tiles", metavar="CxR"),
     Fields(*_RESOURCES, "device precision"),
 )
 """What is embedded, and with which model."""
 CLUSTER = (
     Fields(*_RESOURCES, "num_gpus actors cpus_per_actor accelerator_type actor_resources batch_size block_size"),
-    _RUN,
+    Fields(*_JOB, "max_reject_rate exif"),
     Fields(*_BUDGET, "queries"),
     Fields(*_RESOURCES, "on address wait_for_nodes"),
 )

@@ -1,7 +1,5 @@
 """The arithmetic of the index's benchmark: its set of vectors, recall, and the operating point of an index."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -47,7 +45,7 @@ def test_intrinsic_dimensions_of_a_plane() -> None:
 
 
 class Shallow(Contestant):
-    """Finds as many of ten true neighbours as its parameter says, at most `limit`."""
+    """Finds as many of ten true neighbours as its parameter says, at most `limit`; each takes four times as long."""
 
     name, bytes = "shallow", 0
     ramps = (({"depth": 2}, {"depth": 10}),)
@@ -60,21 +58,17 @@ class Shallow(Contestant):
         self._depth = min(int(parameters["depth"]), self.limit)
 
     def search(self, queries: Vectors, k: int, threads: int) -> Rows:
+        sum(range(4**self._depth))
         found = np.tile(np.arange(k), (len(queries), 1))
         found[:, self._depth :] = -1
         return found
 
 
-def test_a_race_closes_in_on_the_target_and_marks_indexes_that_miss_it(tmp_path: Path) -> None:
+def test_a_race_closes_in_on_the_target_and_marks_indexes_that_miss_it() -> None:
     queries, truth = np.zeros((10, DIM), np.float32), np.tile(np.arange(10), (10, 1))
     race = Race(queries=queries, truth=truth, target=0.7, rounds=1, singles=2)
     free, tuned, short = race.run([Shallow(), Shallow(tuned={"depth": 9}), Shallow(limit=5)])
-    assert free.reached
-    assert {point.recall for point in free.curve} == {0.2, 0.6, 0.7, 0.8, 1.0}
+    assert (free.reached, free.point.recall) == (True, 0.7)
     assert (tuned.reached, tuned.point.recall, tuned.point.parameters) == (True, 0.9, {"depth": 9})
     assert (short.reached, short.point.recall) == (False, 0.5)
     assert free.p50_ms > 0
-    from benchmarks.index.plot import draw  # imports matplotlib
-
-    draw({"10 vectors": [free, tuned, short]}, tmp_path / "recall.png")
-    assert (tmp_path / "recall.png").read_bytes().startswith(b"\x89PNG")

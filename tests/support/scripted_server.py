@@ -8,20 +8,19 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
 from typing import Any
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reply:
-    """An answer: silent for `silent_s` first, `drip_s` between bytes, `missing` bytes at the end. `hang_up`: none."""
+    """An answer: silent for `silent_s` first, `missing` bytes at the end. `hang_up`: none."""
 
     status: int = 200
     document: Any = field(default_factory=dict)
     data: bytes | None = None
     headers: dict[str, str] = field(default_factory=dict)
     silent_s: float = 0.0
-    drip_s: float = 0.0
     missing: int = 0
     hang_up: bool = False
 
@@ -40,11 +39,7 @@ class Reply:
         player.end_headers()
         if player.command == "HEAD":
             return
-        sent = data[: len(data) - self.missing]
-        step = 1 if self.drip_s else len(sent) or 1
-        for start in range(0, len(sent), step):
-            player.wfile.write(sent[start : start + step])
-            time.sleep(self.drip_s)
+        player.wfile.write(data[: len(data) - self.missing])
 
 
 Route = Callable[["Player"], None]
@@ -78,34 +73,13 @@ class ReceivedRequest:
         return json.loads(self.body)
 
 
-class QuietServer(ThreadingHTTPServer):
-    """Ignores errors of connections that clients close. When it ends, it closes those that clients keep open."""
+class ScriptedServer(ThreadingHTTPServer):
+    """Answers paths, with or without their query, by `routes`, others by the route "*" if there is one, or else by
+    `replies` in turn; the last one repeats. When it ends, it closes the connections that clients keep open.
+    """
 
     daemon_threads = True
     request_queue_size = 64
-
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self._sockets: list[socket.socket] = []
-
-    def finish_request(self, request: Any, client_address: Any) -> None:
-        self._sockets.append(request)
-        super().finish_request(request, client_address)
-
-    def server_close(self) -> None:
-        super().server_close()
-        for each in self._sockets:
-            with suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        pass
-
-
-class ScriptedServer(QuietServer):
-    """Answers paths, with or without their query, by `routes`, others by the route "*" if there is one, or else by
-    `replies` in turn; the last one repeats.
-    """
 
     def __init__(self, *replies: Reply, tls: ssl.SSLContext | None = None, host: str = "127.0.0.1") -> None:
         super().__init__((host, 0), Player)
@@ -119,6 +93,20 @@ class ScriptedServer(QuietServer):
         self.ongoing = 0
         self.max_ongoing = 0
         self.lock = threading.Lock()
+        self._sockets: list[socket.socket] = []
+
+    def finish_request(self, request: Any, client_address: Any) -> None:
+        self._sockets.append(request)
+        super().finish_request(request, client_address)
+
+    def server_close(self) -> None:
+        super().server_close()
+        for each in self._sockets:
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Nothing: clients close connections."""
 
     @property
     def url(self) -> str:
@@ -134,7 +122,7 @@ def scripted(*replies: Reply, tls: ssl.SSLContext | None = None, host: str = "12
 
 
 @contextmanager
-def in_thread(server: ThreadingHTTPServer) -> Iterator[str]:
+def in_thread(server: HTTPServer) -> Iterator[str]:
     """Serve during the block; yields host:port."""
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     thread.start()

@@ -1,6 +1,6 @@
 """Renders `docs/settings.md` from the fields of `ServeSettings`, for `make docs`."""
 
-import argparse
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -65,12 +65,5 @@ def _default(name: str, field: FieldInfo) -> str:
     return f"`{text}` ({value // 2**20} MiB)" if name.endswith("_bytes") else f"`{text}`"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Write the page of settings.")
-    parser.add_argument("file", type=Path)
-    file: Path = parser.parse_args().file
-    file.write_text(settings_page())
-
-
 if __name__ == "__main__":
-    main()
+    Path(sys.argv[1]).write_text(settings_page())

@@ -8,7 +8,6 @@ from typing import Final
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.errors import AnswerTimeout, Overloaded
-from api.http.problem_documents import problem_response
 
 PROBE_PATHS: Final = frozenset({"/healthz", "/readyz", "/metrics"})
 """Requested every few seconds by monitoring, which would take a refusal for a dead server."""
@@ -130,15 +129,11 @@ class ConcurrencyLimit:
         if scope["type"] != "http" or (path := route_path(scope)) in PROBE_PATHS:
             await self._app(scope, receive, send)
             return
+        if len(self._ongoing) >= self._limit and not self._end_slow_body():
+            raise _overloaded(self._limit, "requests are in progress")
         with ExitStack() as slot:
-            try:
-                if len(self._ongoing) >= self._limit and not self._end_slow_body():
-                    raise _overloaded(self._limit, "requests are in progress")
-                if path in SEARCH_PATHS:
-                    scope[SLOT] = slot.enter_context(self._searching.reserve())
-            except Overloaded as busy:
-                await problem_response(busy)(scope, receive, send)
-                return
+            if path in SEARCH_PATHS:
+                scope[SLOT] = slot.enter_context(self._searching.reserve())
             await self._work(scope, receive, send)
 
     def _end_slow_body(self) -> bool:
@@ -201,13 +196,11 @@ class ConcurrencyLimit:
             has_left = caller.done()
             caller.cancel()
         if task.cancelled() and not started:
-            busy = _overloaded(self._limit, "requests are in progress, and the body of this one came slowly")
-            await problem_response(busy)(scope, receive, send)
-        elif not late:
+            raise _overloaded(self._limit, "requests are in progress, and the body of this one came slowly")
+        if not late:
             task.result()
         elif not started and not has_left:  # else the server closes the connection, as the answer is incomplete
-            problem = AnswerTimeout(f"no answer within {self._timeout_s:g} s", retry_after_s=1)
-            await problem_response(problem)(scope, receive, send)
+            raise AnswerTimeout(f"no answer within {self._timeout_s:g} s", retry_after_s=1)
 
 
 def route_path(scope: Scope) -> str:

@@ -8,11 +8,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from api.access.caller_addresses import caller_id, host_name, is_loopback
 from api.access.keys import KeyRing, KeyScope, StoredKey
-from api.errors import Forbidden, Problem, Unauthorized, abbreviate
+from api.errors import Forbidden, Unauthorized, abbreviate
 from api.http.middleware.admission import PROBE_PATHS, route_path
 from api.http.middleware.every_request import COLLECTION, HAS_PREFIX
 from api.http.middleware.rate_limit import RateLimit
-from api.http.problem_documents import problem_response
 from api.observe.log import current_record
 from api.settings import Access
 
@@ -38,11 +37,7 @@ class AuthMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and not self._is_open(scope):
-            try:
-                self._check(scope)
-            except Problem as problem:
-                await problem_response(problem)(scope, receive, send)
-                return
+            self._check(scope)
         await self._app(scope, receive, send)
 
     def _is_open(self, scope: Scope) -> bool:

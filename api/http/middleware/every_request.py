@@ -10,18 +10,16 @@ from typing import Final
 
 from fastapi.routing import iter_route_contexts
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.requests import ClientDisconnect
 from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.errors import UnknownApiVersion, abbreviate
 from api.http.middleware.admission import PROBE_PATHS, route_path
-from api.http.problem_documents import internal_problem, problem_response
+from api.http.problem_documents import problem_response
 from api.observe.log import RequestRecord, record_request
 from api.observe.metrics import Metrics
 
 logger = logging.getLogger("api.requests")
-failure_logger = logging.getLogger(__name__)
 
 COLLECTION: Final = "likeness.collection"
 HAS_PREFIX: Final = "likeness.has_collection_prefix"
@@ -54,7 +52,7 @@ class EveryRequestMiddleware:
     """
 
     def __init__(self, app: ASGIApp, metrics: Metrics, first: str, send_request_ids: bool = True) -> None:
-        self._app = CatchAll(app)
+        self._app = app
         self._metrics = metrics
         self._first = first
         self._send_request_ids = send_request_ids
@@ -109,34 +107,6 @@ class EveryRequestMiddleware:
                 }
             },
         )
-
-
-class CatchAll:
-    """Logs exceptions of the wrapped app and answers with 500, without details for the caller."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        started = False
-
-        async def watched(message: Message) -> None:
-            nonlocal started
-            started = started or message["type"] == "http.response.start"
-            await send(message)
-
-        try:
-            await self._app(scope, receive, watched)
-        except ClientDisconnect:
-            failure_logger.info("%s %s: the caller left", scope["method"], scope["path"])
-        except Exception:
-            if started:
-                raise
-            failure_logger.exception("%s %s failed", scope["method"], scope["path"])
-            await problem_response(internal_problem())(scope, receive, send)
 
 
 def _set_collection(scope: Scope, first: str) -> None:

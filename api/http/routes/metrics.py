@@ -11,7 +11,6 @@ from prometheus_client.registry import Collector
 from api.http.responses import visible_model_id
 from api.observe.metrics import Metrics
 from api.search.collections import Collections
-from api.settings import RequestLimits
 
 
 def metrics_routes(metrics: Metrics) -> APIRouter:
@@ -31,13 +30,7 @@ def metrics_routes(metrics: Metrics) -> APIRouter:
     return router
 
 
-def register_engine_metrics(collections: Collections, metrics: Metrics, limits: RequestLimits) -> None:
-    """Add the engines of open collections, and how queries are embedded, to `metrics`."""
-    collections.batchers.on_batch.append(metrics.count_batch)
-    metrics.register(_EngineMetrics(collections, limits.show_locations))
-
-
-class _EngineMetrics(Collector):
+class EngineMetrics(Collector):
     """The state of engines, queues and the cache. Only a server of several collections has the label `collection`."""
 
     def __init__(self, collections: Collections, show_locations: bool) -> None:

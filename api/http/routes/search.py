@@ -16,7 +16,7 @@ from api.http.problem_documents import failed_item, problem_docs
 from api.http.query_runner import QueryRunner
 from api.http.requests import FACET_PARAMETERS, SEARCH_PARAMETERS, UPLOAD, read_texts
 from api.http.responses import check_columns, index_out, json_response, model_out
-from api.search.facets import facets_out
+from api.search.page import facets_out
 from api.search.query import Part, Query
 from api.search.service import facets_of
 

@@ -25,8 +25,6 @@ _SETTLED_S: Final = 2.0
 _FORGOT: Final = "forgot"
 _FORGET_EVERY_S: Final = 3_600.0
 """How often a machine looks for what to forget: a folder with a week's files takes longer than many a command."""
-_known: Final = dict[str, float]()
-"""Keys that this process has checked, and when."""
 
 
 def sound_key(digest: str, ntotal: int, dim: int) -> str:
@@ -57,7 +55,9 @@ def is_unaltered(path: Path, digest: str, *, is_cached: bool = False) -> bool:
     found = path.lstat()
     if is_checked(key := _unaltered_key(path, digest, found, is_cached=is_cached)):
         return True
-    settled = _is_settled(found, is_cached=is_cached)
+    # Only a settled file gets another key from whoever writes to it or replaces it. A link's target may always change.
+    changed = found.st_mtime if is_cached else max(found.st_mtime, found.st_ctime)
+    settled = stat.S_ISREG(found.st_mode) and time.time() - changed >= _SETTLED_S
     unaltered = sha256_of(path) == digest
     if settled and unaltered and key == _unaltered_key(path, digest, path.lstat(), is_cached=is_cached):
         remember_checked([key])  # it was not written to meanwhile
@@ -74,12 +74,6 @@ def remember_written(path: Path, digest: str) -> None:
         remember_checked([_unaltered_key(path, digest, found, is_cached=False)])
 
 
-def _is_settled(found: os.stat_result, *, is_cached: bool) -> bool:
-    """Whether anybody who writes to a file, or replaces it, changes its key. A link's target may change at any time."""
-    changed = found.st_mtime if is_cached else max(found.st_mtime, found.st_ctime)
-    return stat.S_ISREG(found.st_mode) and time.time() - changed >= _SETTLED_S
-
-
 def _unaltered_key(path: Path, digest: str, found: os.stat_result, *, is_cached: bool) -> str:
     """The key of a file with this digest: another one as soon as anybody writes to the file, or replaces it.
 
@@ -93,14 +87,8 @@ def _unaltered_key(path: Path, digest: str, found: os.stat_result, *, is_cached:
 
 def is_checked(key: str) -> bool:
     """Whether `remember_checked` was called with this key on this machine within a week."""
-    least = time.time() - _VALID_S
-    if _known.get(key, least) > least:
-        return True
     with suppress(CollectionError, OSError):
-        checked = (cache_folder() / f"{key}{_SUFFIX}").stat().st_mtime
-        if checked > least:
-            _known[key] = checked
-            return True
+        return (cache_folder() / f"{key}{_SUFFIX}").stat().st_mtime > time.time() - _VALID_S
     return False
 
 
@@ -108,8 +96,7 @@ def remember_checked(keys: Iterable[str]) -> None:
     """Remember the keys of what was checked, or made here, and now and then forget what is of no more use."""
     now = time.time()
     for key in keys:
-        _known[key] = now
-        with suppress(CollectionError, OSError):  # without a cache, the next process checks it again
+        with suppress(CollectionError, OSError):  # without a cache, it is checked again
             path = cache_folder() / f"{key}{_SUFFIX}"
             path.touch()
             os.utime(path, (now, now))

@@ -61,7 +61,8 @@ class FileCache:
                     (self.folder / f"{cached.name}{_PARTIAL}").replace(cached)
                 try:
                     with suppress(PermissionError):  # another user's file
-                        _note_use(cached)
+                        # For `make_room`. The time of the last write stays, as it shows whether the file was altered.
+                        os.utime(cached, ns=(time.time_ns(), cached.stat().st_mtime_ns))
                     _link(cached, target)
                 except FileNotFoundError:
                     continue  # another process has just removed it, to make room
@@ -185,11 +186,6 @@ def _is_intact(path: Path, record: FileRecord, *, verify: bool) -> bool:
         return same_size and (not verify or is_unaltered(path, record.sha256, is_cached=True))
     except FileNotFoundError:
         return False
-
-
-def _note_use(path: Path) -> None:
-    """For `make_room`. The time of the last write stays, as it shows whether the file was altered."""
-    os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))
 
 
 def _has_name(file: BinaryIO, path: Path) -> bool:

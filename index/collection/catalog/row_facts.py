@@ -20,9 +20,12 @@ from index.collection.rows import (
     DELETED_COLUMNS,
     EMBEDDING,
     LOCATION_COLUMNS,
+    PART_BYTES,
+    PART_ROWS,
     TILES,
     conform,
     in_files,
+    in_parts,
     number_array,
     text_array,
     unify,
@@ -33,8 +36,6 @@ MAX_POSITIONS: Final = 1 << 24
 """Maximum files of a run, and rows of a file."""
 
 _DECIMAL: Final = b"likeness.decimal"
-_ROWS: Final = 1 << 18  # of a file; a few hundred bytes each
-_BYTES: Final = 1 << 28  # of a table that is written
 
 
 def write_facts(storage: Storage, run_id: str, source: Storage, files: Sequence[RowFile]) -> list[RowFile]:
@@ -53,9 +54,8 @@ def write_table_facts(storage: Storage, run_id: str, rows: pa.Table, start: int 
 def write_deletes(storage: Storage, run_id: str, ids: Iterable[pa.Array[Any]], start: int) -> list[RowFile]:
     """Write ids that have left the source as `write_facts` does, to files that are numbered from `start`."""
     tables = (pa.table([each.cast(pa.string())], list(DELETED_COLUMNS)) for each in ids)
-    nowhere = ((np.zeros(len(table), np.int64), table) for table in tables)
-    placed = in_parts(_placed(run_id, zeros, zeros, table) for zeros, table in nowhere)
-    return write_parts(storage, run_path(run_id, FACTS), map(pa.concat_tables, placed), first=start)
+    nowhere = (_placed(run_id, zeros := np.zeros(len(table), np.int64), zeros, table) for table in tables)
+    return write_parts(storage, run_path(run_id, FACTS), map(pa.concat_tables, in_parts(nowhere)), first=start)
 
 
 def _counted(run_id: str, rows: pa.Table, start: int) -> Iterator[list[pa.Table]]:
@@ -67,7 +67,7 @@ def _counted(run_id: str, rows: pa.Table, start: int) -> Iterator[list[pa.Table]
 
 def _small_parts(rows: pa.Table) -> Iterator[pa.Table]:
     """At least one. Text may have any length, and an array of it 2 GiB."""
-    if rows.num_rows <= 1 or (rows.num_rows <= _ROWS and rows.nbytes <= _BYTES):
+    if rows.num_rows <= 1 or (rows.num_rows <= PART_ROWS and rows.nbytes <= PART_BYTES):
         yield rows
         return
     half = rows.num_rows // 2
@@ -85,7 +85,7 @@ def _placed(run_id: str, files: Positions, positions: Positions, rows: pa.Table)
 def write_parts(storage: Storage, folder: str, tables: Iterable[pa.Table], first: int = 0) -> list[RowFile]:
     """Write tables of facts as `<folder>/<number>.<token>.parquet`, numbered from `first`."""
     return [
-        write_table(storage, f"{folder}/{number:04}", table, row_group_size=_ROWS // 2)
+        write_table(storage, f"{folder}/{number:04}", table, row_group_size=PART_ROWS // 2)
         for number, table in enumerate(tables, first)
     ]
 
@@ -101,19 +101,6 @@ def _read(storage: Storage, run_id: str, numbered: tuple[int, RowFile]) -> pa.Ta
         if max(number, rows.num_rows) >= MAX_POSITIONS:
             raise OSError(f"it is file {number:,} of its run, with {rows.num_rows:,} rows: expected fewer")
     return _placed(run_id, np.full(rows.num_rows, number), np.arange(rows.num_rows), rows)
-
-
-def in_parts(tables: Iterable[pa.Table]) -> Iterator[list[pa.Table]]:
-    """Tables in groups that end when they have `_ROWS` rows or `_BYTES`."""
-    pending, rows, size = list[pa.Table](), 0, 0
-    for table in tables:
-        pending.append(table)
-        rows, size = rows + table.num_rows, size + table.nbytes
-        if rows >= _ROWS or size >= _BYTES:
-            yield pending
-            pending, rows, size = [], 0, 0
-    if pending:
-        yield pending
 
 
 def _as_one(tables: Sequence[pa.Table]) -> pa.Table:

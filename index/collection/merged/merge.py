@@ -11,7 +11,7 @@ from typing import Final
 import pyarrow as pa
 
 from index.collection.catalog.catalog import RunRows
-from index.collection.catalog.row_facts import in_parts, read_schema, write_parts
+from index.collection.catalog.row_facts import read_schema, write_parts
 from index.collection.collection import Collection
 from index.collection.layout import FACTS, MERGED, merged_path, next_number
 from index.collection.merged.policy import choose
@@ -27,6 +27,7 @@ from index.collection.merged.sets import (
 )
 from index.collection.records import RowFile, RunManifest
 from index.collection.row_files import copies_here, open_rows, valid
+from index.collection.rows import in_parts
 from index.storage import Storage
 from index.storage.scratch import Scratch
 

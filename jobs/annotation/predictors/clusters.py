@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from index.collection.live_rows import LiveRows
 from index.collection.records import Learned, ModelRecord
 from index.collection.rows import EMBEDDING, TEXT, vectors_of
-from jobs.annotation.predictor import Batch, Columns, Recipe
-from jobs.annotation.predictors.labels import text_embedding
+from jobs.annotation.predictor import Batch, Columns, Predictor, Recipe
+from jobs.annotation.predictors.labels import Embed
 from jobs.errors import UsageError
 from jobs.indexing.query_texts import CAPTION_COLUMNS, LABEL_COLUMNS, sample_rows
 from jobs.spec import AnnotationSpec
@@ -26,26 +24,20 @@ _VERSION = 1
 """Changes with whatever affects the clusters, so that they are learned again."""
 
 
-def clusters_recipe(spec: AnnotationSpec, model: ModelRecord, *, device: str | None, embedder: str | None) -> Recipe:
-    """The recipe for `Clusters`. Learning them raises ModelError if they are to be named by labels, and the model
+def clusters_recipe(spec: AnnotationSpec, model: ModelRecord, embed: Embed) -> Recipe:
+    """The recipe for clusters. Learning them raises ModelError if they are to be named by labels, and the model
     cannot embed texts; QueryError if there are fewer images than clusters.
     """
     parts = ["clusters", _VERSION, model.fingerprint, spec.clusters, *spec.labels, spec.template]
     return Recipe(
         id="clusters",
         fingerprint=fingerprint_of(parts),
-        needs="embedding",
-        make=Clusters.of,
-        learn=partial(_learn, spec, text_embedding(spec, model, device=device, embedder=embedder)),
+        make=_nearest_centre,
+        learn=partial(_learn, spec, embed),
     )
 
 
-def _learn(
-    spec: AnnotationSpec,
-    embed: Callable[[Sequence[str]], npt.NDArray[np.float32]],
-    live: LiveRows,
-    others: Sequence[LiveRows],
-) -> Learned:
+def _learn(spec: AnnotationSpec, embed: Embed, live: LiveRows, others: Sequence[LiveRows]) -> Learned:
     from index.analysis import clusters  # imported late: faiss takes a second
 
     sample = pa.Table.from_batches(sample_rows(live, *_SAMPLED).embedded(annotations=others))
@@ -82,18 +74,12 @@ def _texts(sample: pa.Table, columns: Sequence[str]) -> list[str | None]:
     return []
 
 
-@dataclass(frozen=True)
-class Clusters:
-    """The name of the nearest centre, and its cosine as `score`."""
+def _nearest_centre(learned: Learned) -> Predictor:
+    """Predicts the name of the nearest centre, and its cosine as `score`."""
+    names, centres = np.array(learned.names, object), learned.array
 
-    names: npt.NDArray[np.object_]
-    centres: npt.NDArray[np.float32]
+    def predict(batch: Batch) -> Columns:
+        scores = batch["embedding"] @ centres.T
+        return {"": names[scores.argmax(axis=1)], "score": np.round(scores.max(axis=1).astype(np.float64), 4)}
 
-    @classmethod
-    def of(cls, learned: Learned) -> Clusters:
-        return cls(np.array(learned.names, object), learned.array)
-
-    def __call__(self, batch: Batch) -> Columns:
-        scores = batch["embedding"] @ self.centres.T
-        best = scores.argmax(axis=1)
-        return {"": self.names[best], "score": np.round(scores.max(axis=1).astype(np.float64), 4)}
+    return predict

@@ -16,7 +16,7 @@ import pyarrow as pa
 from index.collection.live_rows import LiveRows
 from index.collection.records import Learned, ModelRecord
 from jobs.annotation.predictor import Batch, Columns, Recipe
-from jobs.annotation.predictors.labels import best_two
+from jobs.annotation.predictors.labels import best_label
 from jobs.annotation.predictors.logistic import sigmoid, train_head
 from jobs.errors import UsageError
 from jobs.indexing.query_texts import sample_vectors, stored_vectors
@@ -49,7 +49,7 @@ def examples_recipe(spec: AnnotationSpec, model: ModelRecord) -> Recipe:
         return LearnedLabels(heads.names, heads.array[:, 1:], heads.array[:, 0], examples.keys())
 
     fingerprint = fingerprint_of([_VERSION, model.fingerprint, sorted(examples.items())])
-    return Recipe(id="examples", fingerprint=fingerprint, needs="embedding", make=make, learn=learn)
+    return Recipe(id="examples", fingerprint=fingerprint, make=make, learn=learn)
 
 
 @dataclass(frozen=True)
@@ -66,16 +66,11 @@ class LearnedLabels:
 
     def __call__(self, batch: Batch) -> Columns:
         chances = sigmoid((batch["embedding"] @ self.weights.T + self.biases).astype(np.float64))
-        if len(self.labels) == 1:
-            chances = np.column_stack([chances, 1 - chances])
-            columns = {"": np.round(chances[:, 0], 6)}
-            best, top, second = best_two(chances)
-        else:
-            chances /= chances.sum(axis=1, keepdims=True)
-            best, top, second = best_two(chances)
-            columns = {"": np.array(self.labels, object)[best], "score": np.round(top, 6)}
+        columns = {"": np.round(chances[:, 0], 6), "margin": np.round(np.abs(2 * chances[:, 0] - 1), 6)}
+        if len(self.labels) > 1:
+            columns = best_label(self.labels, chances / chances.sum(axis=1, keepdims=True), 6)
         judged = np.array([image_id in self.examples for image_id in batch["image_id"]])
-        return {**columns, "margin": pa.array(np.round(top - second, 6), mask=judged)}
+        return {**columns, "margin": pa.array(columns["margin"], mask=judged)}
 
 
 def train_heads(examples: Mapping[str, str], live: LiveRows) -> Learned:

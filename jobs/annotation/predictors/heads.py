@@ -14,7 +14,7 @@ import numpy.typing as npt
 from embedder.errors import ModelError
 from index.collection.records import ModelRecord
 from jobs.annotation.predictor import Batch, Columns, Recipe
-from jobs.annotation.predictors.labels import best_two
+from jobs.annotation.predictors.labels import best_label
 from jobs.errors import UsageError
 from jobs.spec import AnnotationSpec
 from jobs.values import fingerprint_of
@@ -47,7 +47,6 @@ def head_recipe(spec: AnnotationSpec, model: ModelRecord) -> Recipe:
     return Recipe(
         id=f"head {path.name}",
         fingerprint=fingerprint_of([_VERSION, model.fingerprint, digest, spec.labels]),
-        needs="embedding",
         make=lambda: Head(read(data, model.dim), spec.labels),  # a worker cannot get a session of ONNX Runtime
     )
 
@@ -68,9 +67,7 @@ class Head:
             raise ValueError("the head's outputs are not all finite")
         if not self.labels:
             return {"": np.round(outputs[:, 0], 6)}
-        best, top, second = best_two(outputs)
-        names = np.array(self.labels, object)[best]
-        return {"": names, "score": np.round(top, 6), "margin": np.round(top - second, 6)}
+        return best_label(self.labels, outputs, 6)
 
 
 def _linear(data: bytes, dim: int) -> Run:

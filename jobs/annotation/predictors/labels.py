@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from index.arrays import Vectors
 from index.collection.live_rows import LiveRows
 from index.collection.records import Learned, ModelRecord
 from jobs.annotation.predictor import Batch, Columns, Recipe
@@ -27,30 +28,27 @@ _UNRELATED = (
 """Miscellaneous things: an image shows few of them, so nearly all pairs of an image and a thing are unrelated."""
 
 
-def labels_recipe(spec: AnnotationSpec, model: ModelRecord, *, device: str | None, embedder: str | None) -> Recipe:
-    """The recipe for `Labels`; the collection's model, a class of the user if `embedder` is set, embeds the texts.
+Embed: TypeAlias = Callable[[Sequence[str]], Vectors]
 
-    Making its predictor raises ModelError if the model cannot embed texts.
-    """
-    vectors = text_embedding(spec, model, device=device, embedder=embedder)
+
+def labels_recipe(spec: AnnotationSpec, model: ModelRecord, embed: Embed) -> Recipe:
+    """The recipe for `Labels`; `embed` is a `text_embedding`."""
 
     def learn(live: LiveRows, _: object) -> Learned:
         """The score below which an image gets none of the labels: the `none_below` quantile of unrelated pairs."""
-        cut = np.quantile(sample_vectors(live) @ vectors(_UNRELATED).T, spec.none_below)
+        cut = np.quantile(sample_vectors(live) @ embed(_UNRELATED).T, spec.none_below)
         return Learned.of(["cut"], np.array([[cut]], np.float32))
 
     def make(learned: Learned) -> Labels:
-        return Labels(spec.labels, vectors(spec.labels), float(learned.array[0, 0]))
+        return Labels(spec.labels, embed(spec.labels), float(learned.array[0, 0]))
 
     parts = [model.fingerprint, *spec.labels, spec.template, spec.none_below]
-    return Recipe(id="labels", fingerprint=fingerprint_of(parts), needs="embedding", make=make, learn=learn)
+    return Recipe(id="labels", fingerprint=fingerprint_of(parts), make=make, learn=learn)
 
 
-def text_embedding(
-    spec: AnnotationSpec, model: ModelRecord, *, device: str | None, embedder: str | None
-) -> Callable[[Sequence[str]], npt.NDArray[np.float32]]:
-    """Returns the vectors, `(n, dim)` float32, unit norm, of texts in the annotation's template; loads the model once,
-    when it is needed. ModelError if it cannot embed texts.
+def text_embedding(spec: AnnotationSpec, model: ModelRecord, device: str | None, embedder: str | None) -> Embed:
+    """Returns the vectors, `(n, dim)` float32, unit norm, of texts in the annotation's template, by the collection's
+    model, or the user's class `embedder`; loads it once, when it is needed. ModelError if it cannot embed texts.
     """
     load = cache(partial(load_recorded, model, embedder=embedder, device=device))
     return lambda texts: load().embed_texts([spec.template.replace("{}", text) for text in texts])
@@ -63,27 +61,23 @@ class Labels:
     """
 
     labels: Sequence[str]
-    texts: npt.NDArray[np.float32]
+    texts: Vectors
     cut: float
 
     def __call__(self, batch: Batch) -> Columns:
         scores = batch["embedding"] @ self.texts.T
-        best, top, second = best_two(scores)
+        columns, top = best_label(self.labels, scores, 4), scores.max(axis=1)
         if len(self.labels) == 1:
-            second = np.full_like(top, self.cut)
-        names = np.array([*self.labels, NO_LABEL], object)
-        return {
-            "": names[np.where(top < self.cut, len(self.labels), best)],
-            "score": np.round(top.astype(np.float64), 4),
-            "margin": np.round((top - second).astype(np.float64), 4),
-        }
+            columns["margin"] = np.round(top.astype(np.float64) - self.cut, 4)
+        return {**columns, "": np.where(top < self.cut, NO_LABEL, columns[""])}
 
 
-def best_two(scores: npt.NDArray[Any]) -> tuple[npt.NDArray[np.intp], npt.NDArray[Any], npt.NDArray[Any]]:
-    """For `(n, labels)` scores the position of the best label, its score, and the second best, each `(n,)`; the second
-    of a single label is minus infinity.
+def best_label(labels: Sequence[str], scores: npt.NDArray[Any], digits: int) -> dict[str, npt.NDArray[Any]]:
+    """The columns for `(n, labels)` scores, rounded to some digits: the label with the best, its `score`, and its lead
+    over the next as `margin`, which is infinite for a single label.
     """
     rows, best = np.arange(len(scores)), scores.argmax(axis=1)
-    others = scores.copy()
+    top, others = scores[rows, best].astype(np.float64), scores.copy()
     others[rows, best] = -np.inf
-    return best, scores[rows, best], others.max(axis=1)
+    margin = np.round(top - others.max(axis=1), digits)
+    return {"": np.array(labels, object)[best], "score": np.round(top, digits), "margin": margin}

@@ -48,7 +48,6 @@ def match_recipe(location: str, k: int, collection: Collection, model: ModelReco
     return Recipe(
         id=MATCH,
         fingerprint=fingerprint_of([k, itself, *_content(manifest)]),
-        needs="embedding",
         make=partial(_matches, CollectionAt(other.storage.address), manifest.version, k, itself),
         memory=Recipe.memory + manifest.memory,
     )

@@ -5,13 +5,11 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from embedder.errors import ImageError, UnsupportedInputError
-from embedder.images import CropSpec
 from embedder.images.decode import decode_image
 from embedder.images.limits import ACCEPTED_LIMITS
 from embedder.protocol import Embedder
@@ -29,51 +27,42 @@ from jobs.values import fingerprint_of
 
 Load: TypeAlias = Callable[[ModelRecord], Embedder]
 
-_ANY_CROP: Final = CropSpec(side=32, shortest_edge=None)
 
-
-def broken_queries(
+def embed_queries(
     searches: Sequence[SearchSpec], collection: Collection, live: LiveRows | None, model: ModelRecord, load: Load
-) -> dict[str, str]:
-    """Why queries can have no vector, by the names of their searches. Without `live` rows, ids may have yet to come."""
-    known, new, broken = _remembered(annotation_log(collection, SEARCHES)), list[SearchSpec](), dict[str, str]()
+) -> tuple[dict[str, Vectors], dict[str, str]]:
+    """The vectors of queries, `(dim,)` float32, by their `query_key`; and why others have none, by the names of their
+    searches. The model is loaded only for new queries. Without `live` rows, ids may have yet to come.
+    """
+    known = _remembered(annotation_log(collection, SEARCHES))
+    ids = [each.image_id for each in searches if each.image_id and query_key(each, model) not in known]
+    stored = stored_vectors(live, ids) if live and ids else {}
+    vectors, broken = dict[str, Vectors](), dict[str, str]()
     for search in searches:
         try:
-            if query_key(search, model) not in known:
-                new.append(search)
-                if search.image:
-                    _decode(search, _ANY_CROP)
+            key = query_key(search, model)
+            if key in known:
+                vectors[key] = known[key]
+            elif search.image_id in stored:
+                vectors[key] = stored[search.image_id]
+            elif not search.image_id:
+                vectors[key] = _embed(search, load(model))
+            elif live:
+                raise UsageError(
+                    f"the search {search.name!r} has image_id {search.image_id!r}, which is not in the collection: "
+                    "expected an id as `likeness search` shows them"
+                )
         except UsageError as error:
             broken[search.name] = str(error)
-    texts = {search.name: str(search.text) for search in new if search.text}
-    try:
-        if texts:
-            load(model).embed_texts([*texts.values()][:1])
-    except UnsupportedInputError as error:
-        broken |= {name: f"the search {name!r} is by words: {error}; show a picture instead" for name in texts}
-    ids = {search.name: search.image_id for search in new if search.image_id}
-    stored = stored_vectors(live, ids.values()) if live else ids.values()
-    return broken | {
-        name: f"the search {name!r} has image_id {image_id!r}, which is not in the collection: expected an id as "
-        "`likeness search` shows them"
-        for name, image_id in ids.items()
-        if image_id not in stored
-    }
+    return vectors, broken
 
 
-def query_vectors(
-    searches: Sequence[SearchSpec], collection: Collection, live: LiveRows, model: ModelRecord, load: Load
-) -> Vectors:
-    """The vectors of the searches' queries, `(n, dim)` float32; none of them is broken."""
+def remember(collection: Collection, vectors: Mapping[str, Vectors]) -> None:
+    """Keep the vectors of queries for later jobs, unless they are kept already."""
     log = annotation_log(collection, SEARCHES)
-    known, keys = _remembered(log), [query_key(search, model) for search in searches]
-    queries = dict(zip(keys, searches, strict=True))
-    if new := {key: search for key, search in queries.items() if key not in known}:
-        known |= _embed(new, live, model, load)
-        kept = np.stack([known[key] for key in queries])
+    if vectors.keys() - _remembered(log).keys():
         log.check_lease()
-        log.storage.write_atomic(QUERY_VECTORS, Learned.of([*queries], kept).to_bytes())
-    return np.stack([known[key] for key in keys])
+        log.storage.write_atomic(QUERY_VECTORS, Learned.of([*vectors], np.stack([*vectors.values()])).to_bytes())
 
 
 def query_key(search: SearchSpec, model: ModelRecord) -> str:
@@ -90,18 +79,19 @@ def _remembered(log: Collection) -> dict[str, Vectors]:
     return dict(zip(known.names, known.array, strict=True))
 
 
-def _embed(queries: Mapping[str, SearchSpec], live: LiveRows, model: ModelRecord, load: Load) -> dict[str, Vectors]:
-    texts = {key: search for key, search in queries.items() if search.text}
-    vectors = dict[str, Vectors]()
-    if texts:
-        vectors |= zip(texts, load(model).embed_texts([str(search.text) for search in texts.values()]), strict=True)
-    stored = stored_vectors(live, [search.image_id for search in queries.values() if search.image_id])
-    for key, search in queries.items():
-        if search.image:
-            vectors[key] = load(model).embed_images(_decode(search, load(model).crop)[np.newaxis])[0]
-        elif search.image_id:
-            vectors[key] = stored[search.image_id]
-    return vectors
+def _embed(search: SearchSpec, embedder: Embedder) -> Vectors:
+    try:
+        if search.text:
+            vectors = embedder.embed_texts([search.text])
+        else:
+            picture = decode_image(_read(search), embedder.crop, limits=ACCEPTED_LIMITS)
+            vectors = embedder.embed_images(picture.pixels[np.newaxis])
+    except UnsupportedInputError as error:
+        raise UsageError(f"the search {search.name!r} is by words: {error}; show a picture instead") from error
+    except ImageError as error:
+        raise UsageError(f"the picture of the search {search.name!r}, {search.image}: {error}") from error
+    vector: Vectors = vectors[0]
+    return vector
 
 
 def _read(search: SearchSpec) -> bytes:
@@ -109,10 +99,3 @@ def _read(search: SearchSpec) -> bytes:
         return Path(str(search.image)).expanduser().read_bytes()
     except (OSError, RuntimeError) as error:  # RuntimeError: there is no such ~user
         raise UsageError(f"the picture of the search {search.name!r} cannot be read: {error}") from error
-
-
-def _decode(search: SearchSpec, crop: CropSpec) -> npt.NDArray[np.uint8]:
-    try:
-        return decode_image(_read(search), crop, limits=ACCEPTED_LIMITS).pixels
-    except ImageError as error:
-        raise UsageError(f"the picture of the search {search.name!r}, {search.image}: {error}") from error

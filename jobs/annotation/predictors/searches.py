@@ -20,7 +20,7 @@ from index.errors import FilterError
 from index.filters.filter import Filter, named_columns
 from index.matches import SEARCHES
 from jobs.annotation.predictor import Batch, Columns, Recipe
-from jobs.annotation.predictors.search_queries import Load, broken_queries, query_key, query_vectors
+from jobs.annotation.predictors.search_queries import Load, embed_queries, query_key
 from jobs.planning.image_filter import EXIF_TYPES
 from jobs.search_spec import SearchSpec
 from jobs.spec import JobSpec
@@ -43,9 +43,8 @@ def check_searches(
     """
     live = [collection.snapshot().live.catalog.schema_of()] if collection.runs() else []
     exif = pa.schema(list(map(pa.field, EXIF_TYPES, EXIF_TYPES.values()))) if spec.exif else pa.schema([])
-    annotations = (each.schema_of(each.metadata) for each in _other_annotations(collection))
-    schema = _filterable(listing, exif, *live, *annotations)
-    broken = broken_queries(spec.searches, collection, None, model, load)
+    schema = _filterable(_other_annotations(collection), listing, exif, *live)
+    _, broken = embed_queries(spec.searches, collection, None, model, load)
     for search in spec.searches:
         unknown = [name for name in named_columns(search.filter) if name not in schema.names]
         if not any(belongs_to(column, each.name) for column in unknown for each in spec.annotations):
@@ -55,19 +54,14 @@ def check_searches(
     return broken
 
 
-def broken_searches(
-    searches: Sequence[SearchSpec],
-    collection: Collection,
-    live: LiveRows,
-    model: ModelRecord,
-    load: Load,
-    stale: Mapping[str, str],
+def broken_filters(
+    searches: Sequence[SearchSpec], collection: Collection, live: LiveRows, stale: Mapping[str, str]
 ) -> dict[str, str]:
-    """Why searches cannot work among the `live` rows of a model, by their names. Annotations that are `stale`, each
-    with what to do, have no values for new images, which a filter would miss for ever.
+    """Why filters cannot judge the `live` rows, by the names of their searches. Annotations that are `stale`, each with
+    what to do, have no values for new images, which a filter would miss for ever.
     """
-    schema = _filterable(live.schema, *(each.schema_of(each.metadata) for each in _other_annotations(collection)))
-    broken = broken_queries(searches, collection, live, model, load)
+    schema = _filterable(_other_annotations(collection), live.schema)
+    broken = dict[str, str]()
     for search in searches:
         needs = [
             (column, remedy)
@@ -102,24 +96,29 @@ def unlisted_stale(spec: JobSpec, collection: Collection, live: LiveRows) -> dic
 
 
 def searches_recipe(
-    searches: Sequence[SearchSpec], collection: Collection, live: LiveRows, model: ModelRecord, load: Load
+    searches: Sequence[SearchSpec],
+    vectors: Mapping[str, Vectors],
+    collection: Collection,
+    live: LiveRows,
+    model: ModelRecord,
 ) -> Recipe:
-    """The recipe for `Searches` among the `live` rows of a model; none of them is broken."""
+    """The recipe for `Searches` among the `live` rows of a model, with the vectors of `embed_queries`; none of them is
+    broken.
+    """
     searches = sorted(searches, key=lambda each: each.name)
-    parts = [[each.name, query_key(each, model), each.min_score, each.filter] for each in searches]
+    keys = [query_key(each, model) for each in searches]
+    parts = [[each.name, key, each.min_score, each.filter] for each, key in zip(searches, keys, strict=True)]
 
     def make() -> Searches:
         others = _other_annotations(collection)
-        schema = _filterable(live.schema, *(each.schema_of(each.metadata) for each in others))
+        schema = _filterable(others, live.schema)
         filters = {number: Filter.parse(each.filter, schema) for number, each in enumerate(searches) if each.filter}
-        vectors = query_vectors(searches, collection, live, model, load)
+        queries = np.stack([vectors[key] for key in keys])
         cuts = np.array([least_score(each.min_score) for each in searches], np.float32)
-        return Searches([each.name for each in searches], vectors, cuts, filters, live, others)
+        return Searches([each.name for each in searches], queries, cuts, filters, live, others)
 
     fingerprint = fingerprint_of([_VERSION, parts])
-    return Recipe(
-        id=SEARCHES, fingerprint=fingerprint, needs="embedding", make=make, on_ray=False, waiting=SEARCHES_WAITING
-    )
+    return Recipe(id=SEARCHES, fingerprint=fingerprint, make=make, on_ray=False, waiting=SEARCHES_WAITING)
 
 
 @dataclass(frozen=True)
@@ -207,9 +206,10 @@ def _other_annotations(collection: Collection) -> list[LiveRows]:
     return rows_with_values(each for each in list_annotations(collection) if each.name != SEARCHES)
 
 
-def _filterable(*schemas: pa.Schema) -> pa.Schema:
+def _filterable(annotations: Sequence[LiveRows], *schemas: pa.Schema) -> pa.Schema:
     """The columns that filters can name."""
-    fields = {field.name: field for schema in (row_schema(0), *schemas) for field in schema}
+    columns = (row_schema(0), *schemas, *(each.schema_of(each.metadata) for each in annotations))
+    fields = {field.name: field for schema in columns for field in schema}
     return filterable(pa.schema(fields.values()))
 
 

@@ -17,25 +17,20 @@ from index.collection.rows import EMBEDDING, FILTERED, FIXED_COLUMNS, REJECT_COL
 from index.filters.columns import type_name
 from index.versions.files import version_files
 from index.versions.servable import collection_model, live_version
-from likeness.cli.tables.text_table import TextTable, format_cell
+from likeness.cli.tables.text_table import TextTable
 
 
 def columns_table(facts: Sequence[Mapping[str, Any]]) -> Group:
     """Annotations as `likeness columns` lists them, and the reasons of rejects."""
+    names = ("name", "columns", "predictor", "images", "rejected", "without", "in the index")
     rows = [
         (
-            each["name"],
-            ", ".join(each["columns"]),
-            each["predictor"],
-            f"{each['images']:,}",
-            f"{each['rejected']:,}",
-            f"{each['without']:,}",
-            "yes" if each["indexed"] else "no",
+            *(each["name"], [*each["columns"]], each["predictor"]),
+            *(each["images"], each["rejected"], each["without"], "yes" if each["indexed"] else "no"),
         )
         for each in facts
     ]
-    names = ("name", "columns", "predictor", "images", "rejected", "without", "in the index")
-    reasons = [(each["name"], f"{count:,}", reason) for each in facts for reason, count in each["reasons"].items()]
+    reasons = [(each["name"], count, reason) for each in facts for reason, count in each["reasons"].items()]
     rejects = [TextTable(("name", "rejected", "reason"), reasons, right={1})] if reasons else []
     return Group(TextTable(names, rows, right={3, 4, 5}), *rejects)
 
@@ -107,7 +102,7 @@ def facts_table(facts: Mapping[str, Any]) -> Group:
     segments, choice = shown.pop("segments"), [Option(**option) for option in shown.pop("choice")]
     header = ("segment", "kind", "images", "tombstones", "memory")
     rows = [
-        (name, each["kind"], f"{each['ntotal']:,}", f"{each['tombstones']:,}", filesize.decimal(each["memory"]))
+        (name, each["kind"], each["ntotal"], each["tombstones"], filesize.decimal(each["memory"]))
         for name, each in segments.items()
     ]
     overview = TextTable((), _flat({**facts, "index": shown}))
@@ -159,11 +154,11 @@ def _live_facts(collection: Collection, committed: Sequence[RunManifest]) -> dic
     }
 
 
-def _flat(facts: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
-    rows = []
+def _flat(facts: Mapping[str, Any], prefix: str = "") -> list[tuple[str, object]]:
+    rows = list[tuple[str, object]]()
     for name, value in facts.items():
         if isinstance(value, Mapping):
             rows += _flat(value, f"{prefix}{name} ")
         else:
-            rows.append((f"{prefix}{name}".replace("_", " "), format_cell(value)))
+            rows.append((f"{prefix}{name}".replace("_", " "), value))
     return rows

@@ -65,12 +65,12 @@ def versions_table(facts: Sequence[Mapping[str, Any]]) -> TextTable:
     return TextTable(header, [_version_row(version) for version in facts])
 
 
-def _version_row(facts: Mapping[str, Any]) -> tuple[str, ...]:
+def _version_row(facts: Mapping[str, Any]) -> tuple[object, ...]:
     if facts["damage"]:
-        return (facts["version"], _state(facts), *["–"] * 5)
+        return (facts["version"], _state(facts), *[None] * 5)
     built = facts["created_at"][:16].replace("T", " ")
     return (
-        *(facts["version"], _state(facts), built, f"{facts['ntotal']:,}", f"{facts['recall']['10']:.4f}"),
+        *(facts["version"], _state(facts), built, facts["ntotal"], f"{facts['recall']['10']:.4f}"),
         *(f"{facts['latency_ms']['p99']:.2f} ms", filesize.decimal(facts["memory"])),
     )
 
@@ -106,31 +106,32 @@ def _why_it_remained(path: str) -> str:
 
 def evaluation_tables(evaluations: Sequence[Evaluation], suspects: Sequence[Mapping[str, Any]]) -> Group:
     """What was compared, the figures by label (two evaluations side by side), confusions, and suspects."""
-    sides = [(str(number) if len(evaluations) > 1 else "", each) for number, each in enumerate(evaluations, 1)]
-    table = TextTable if len(evaluations) > 1 else _without_sides
-    overview = ("", "index", "model", "labelled images", "queries", "index recall@10")
+    one = len(evaluations) == 1
+    sides = [(() if one else (str(number),), each) for number, each in enumerate(evaluations, 1)]
+    blank = () if one else ("",)
+    overview = (*blank, "index", "model", "labelled images", "queries", "index recall@10")
     rows = [
-        (side, each.version, each.model, f"{each.labelled:,}", f"{each.overall.queries:,}", f"{each.recall:.4f}")
+        (*side, each.version, each.model, each.labelled, each.overall.queries, f"{each.recall:.4f}")
         for side, each in sides
     ]
-    header = ("label", "", "queries", *(f"precision@{depth}" for depth in DEPTHS), "mAP")
+    header = ("label", *blank, "queries", *(f"precision@{depth}" for depth in DEPTHS), "mAP")
     figures = [(side, each) for side, evaluation in sides for each in evaluation.classes]
     figures = sorted(figures, key=lambda figure: (figure[1].label, figure[0]))
     lines = [_figures_row(side, each) for side, each in figures]
     lines += [_figures_row(side, each.overall) for side, each in sides]  # last, where a long list ends
     parts: list[RenderableType] = [
-        table(overview, rows),
+        TextTable(overview, rows),
         "",
-        table(header, lines),
+        TextTable(header, lines),
         "by an exact scan over random queries; Wilson's 95% intervals in brackets",
     ]
     confusions = [
-        (side, each.label, each.neighbour, f"{each.share:.1%}")
+        (*side, each.label, each.neighbour, f"{each.share:.1%}")
         for side, evaluation in sides
         for each in evaluation.confusions[:_MAX_CONFUSIONS]
     ]
     if confusions:
-        parts += ["", table(("", "label", "has among its ten nearest", "share"), confusions)]
+        parts += ["", TextTable((*blank, "label", "has among its ten nearest", "share"), confusions)]
     if suspects:
         suspect_rows = [
             (each["image_id"], each["label"], f"{each['agreement']:.0%}", each["suggestion"], f"{each['support']:.0%}")
@@ -140,15 +141,9 @@ def evaluation_tables(evaluations: Sequence[Evaluation], suspects: Sequence[Mapp
     return Group(*parts)
 
 
-def _without_sides(header: Sequence[str], rows: Sequence[Sequence[str]]) -> TextTable:
-    """A table without the column that tells two evaluations apart, which has no header."""
-    at = header.index("")
-    return TextTable([*header[:at], *header[at + 1 :]], [[*row[:at], *row[at + 1 :]] for row in rows])
-
-
-def _figures_row(side: str, figures: ClassFigures) -> tuple[str, ...]:
+def _figures_row(side: tuple[str, ...], figures: ClassFigures) -> tuple[object, ...]:
     estimates = (*figures.precision.values(), figures.mean_average_precision)
-    return (figures.label, side, f"{figures.queries:,}", *map(_with_interval, estimates))
+    return (figures.label, *side, figures.queries, *map(_with_interval, estimates))
 
 
 def _with_interval(estimate: Estimate) -> str:

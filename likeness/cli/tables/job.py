@@ -27,7 +27,7 @@ def embed_table(report: EmbedReport, done: str = "embedded") -> TextTable:
     if (known := report.reject_reasons.total()) != counts["rejected"]:
         counts["rejects in all"] = known
     counts |= {f"  {reason}": count for reason, count in report.reject_reasons.most_common()}
-    rows = [(name, f"{count:,}", "") for name, count in counts.items()]
+    rows: list[tuple[object, ...]] = [(name, count, "") for name, count in counts.items()]
     if report.seconds:
         rows.append(("images/s", f"{report.images_per_second:,.1f}", f"in {report.seconds:.1f} s, without start-up"))
         for stage, worker in zip(STAGES, ("thread", "thread", "actor", "actor"), strict=True):
@@ -39,12 +39,12 @@ def embed_table(report: EmbedReport, done: str = "embedded") -> TextTable:
     return TextTable((), rows, right={1})
 
 
-def left_out_rows(left_out: Counter[str]) -> list[tuple[str, str]]:
+def left_out_rows(left_out: Counter[str]) -> list[tuple[str, object]]:
     """What the source has besides its images, by kind."""
     kinds = sorted(left_out.items(), key=lambda each: (-each[1], each[0]))[:_SHOWN_KINDS]
     rest = left_out.total() - sum(count for _, count in kinds)
     kinds += [("other kinds", rest)] if rest else []
-    return [("left out", f"{left_out.total():,}"), *((f"  {kind}", f"{count:,}") for kind, count in kinds)]
+    return [("left out", left_out.total()), *((f"  {kind}", count) for kind, count in kinds)]
 
 
 def reembed_table(report: Report) -> TextTable:
@@ -53,11 +53,8 @@ def reembed_table(report: Report) -> TextTable:
     if not report.dry_run:
         done = {"embedded": report.embedded, "filtered": report.filtered}
         counts |= {**done, "rejected": report.rejected, "failed": report.failed}
-    rows = [
-        (name.replace("_", " "), f"{count:,}")
-        for name, count in counts.items()
-        if count or name in ("listed", "unchanged")
-    ]
+    shown = [name for name, count in counts.items() if count or name in ("listed", "unchanged")]
+    rows: list[tuple[str, object]] = [(name.replace("_", " "), counts[name]) for name in shown]
     rows += [(f"  {stage}", f"{seconds:,.1f} s") for stage, seconds in report.seconds.items()]
     if report.left_out:
         rows += left_out_rows(report.left_out)

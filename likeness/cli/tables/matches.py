@@ -8,7 +8,7 @@ from rich.text import Text
 
 from api.search.query import SearchResult, metadata_column
 from index.matches import MATCH_COLUMNS, Match
-from likeness.cli.tables.text_table import TextTable, format_cell
+from likeness.cli.tables.text_table import TextTable
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class ResultTables:
         if not console.is_terminal:
             return
         for name, facet in (result.facets or {}).items():
-            rows = [(format_cell(each["value"]), f"{each['count']:,}") for each in facet["values"]]
+            rows = [(each["value"], each["count"]) for each in facet["values"]]
             more = [(f"and {facet['others']:,} more", "")] if facet["others"] else []
             yield TextTable((name, "images"), [*rows, *more], right={1})
         groups = "" if result.groups is None else f"{result.groups:,} groups of "
@@ -43,17 +43,13 @@ def match_table(matches: Sequence[Match], first: int = 1) -> TextTable:
     return TextTable(
         ("rank", *shown, *map(metadata_column, names)),
         [
-            (
-                str(rank),
-                *(_match_cell(row[name]) for name in shown),
-                *(format_cell(row["metadata"].get(name)) for name in names),
-            )
+            (rank, *(_match_cell(row[name]) for name in shown), *(row["metadata"].get(name) for name in names))
             for rank, row in enumerate(rows, start=first)
         ],
     )
 
 
-def _match_cell(value: object) -> str:
+def _match_cell(value: object) -> object:
     match value:
         case float():
             return f"{value:.3f}"
@@ -61,4 +57,4 @@ def _match_cell(value: object) -> str:
             return ",".join(f"{fraction:g}" for fraction in value)
         case Mapping():  # the words of each column
             return "; ".join(f"{name}: {', '.join(words)}" for name, words in value.items())
-    return format_cell(value)
+    return value

@@ -19,7 +19,7 @@ _ESCAPED: Final = {code: repr(chr(code))[1:-1] for code in (*range(32), *range(1
 
 @dataclass(frozen=True)
 class TextTable:
-    """Rows of cells, below a `header` unless that is empty. Nothing in a cell is taken for markup.
+    """Rows of values, below a `header` unless that is empty. Nothing in a cell is taken for markup.
 
     A terminal folds long cells, except in the columns `unfolded`; if it is too narrow for so many columns, each row is
     a block of lines, with the column's name in each. If the output goes elsewhere, each row is one line, with tabs
@@ -27,13 +27,13 @@ class TextTable:
     """
 
     header: Sequence[str]
-    rows: Sequence[Sequence[str]]
+    rows: Sequence[Sequence[object]]
     _: KW_ONLY
     right: Container[int] = ()
     unfolded: Container[int] = ()
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        header, *rows = [[cell.translate(_ESCAPED) for cell in row] for row in (self.header, *self.rows)]
+        header, *rows = [[format_cell(cell).translate(_ESCAPED) for cell in row] for row in (self.header, *self.rows)]
         if console.is_terminal:
             narrow = len(header) * _MIN_WIDTH > options.max_width
             yield Group(*_blocks(header, rows)) if narrow else self._table(header, rows)
@@ -55,7 +55,7 @@ class TextTable:
         return table
 
 
-def print_table(console: Console, header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+def print_table(console: Console, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Print a `TextTable` of rows as they come. A terminal shows one for every few thousand of them, because the widths
     of its columns depend on all of its rows.
     """

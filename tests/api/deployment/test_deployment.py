@@ -3,7 +3,6 @@
 import asyncio
 import os
 import resource
-import shutil
 import socket
 import urllib.parse
 from collections.abc import Callable
@@ -28,7 +27,7 @@ from api.errors import DeployError, KeysError, ListenError, OtherModelError, Pro
 from api.http.app import create_app
 from api.local import run_local, running
 from api.search.engine import LoadModel
-from api.search.query import Part, Query
+from api.search.query import Part, Query, SearchResult
 from api.search.service import SearchService
 from api.settings import ServeSettings
 from benchmarks.common.servers import free_port
@@ -43,6 +42,7 @@ from likeness.cli.serve import serve as serve_command
 from tests.support.collections.s3_server import Bucket
 from tests.support.collections.small_collection import COLOURS, PLAIN, add_pictures, make_collection, png
 from tests.support.fake_embedder import FakeEmbedder
+from tests.support.servers.clients import refusal, search
 from tests.support.servers.fake_models import one_fake
 
 
@@ -55,16 +55,6 @@ def collection(tmp_path_factory: pytest.TempPathFactory) -> str:
     location = tmp_path_factory.mktemp("served") / "collection"
     make_collection(location, {**PLAIN, "50%25.png": png((9, 9, 9))}, FakeEmbedder())
     return str(location)
-
-
-def get(url: str) -> tuple[int, Any]:
-    response = httpx.get(url, timeout=20)
-    return response.status_code, response.json()
-
-
-def post(url: str, body: object) -> tuple[int, Any]:
-    response = httpx.post(url, json=body, timeout=20)
-    return response.status_code, response.json()
 
 
 # Settings
@@ -110,7 +100,7 @@ def test_an_endless_head_is_refused(collection: str) -> None:
             connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Long: " + b"a" * 50_000)
             with pytest.raises(ConnectionError):
                 connection.sendall(b"a" * 50_000_000)
-        assert get(f"{url}/image?id={'x' * 12_000}")[0] == 404
+        assert httpx.get(f"{url}/image?id={'x' * 12_000}", timeout=20).status_code == 404
 
 
 def test_the_local_server_reports_its_address(collection: str) -> None:
@@ -139,58 +129,46 @@ def test_a_taken_port_is_reported_before_anything_is_loaded(
 # With a real model
 
 
-def test_the_model_of_the_index_is_loaded_and_another_is_refused(
+def test_the_model_of_each_version_is_loaded_and_another_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ours, other = (str(save_small_clip(tmp_path / name, seed=seed)) for seed, name in enumerate(("ours", "other")))
-    embedder = ClipEmbedder.load(ours, device="cpu")
+    embedder, newer = (ClipEmbedder.load(folder, device="cpu") for folder in (ours, other))
     make_collection(tmp_path / "c", PLAIN, embedder)
+    collection, moved = Collection.open(str(tmp_path / "c")), Path(ours).rename(tmp_path / "moved")
+    settings = ServeSettings(collection=collection.location, device="cpu", precision="fp32", swap_interval_s=60)
+    service = build_service(settings.model_copy(update={"model": str(moved)}))
+    before = service.engine.embedder.identity
+    assert before.fingerprint == embedder.identity.fingerprint
 
-    service = build_service(ServeSettings(collection=str(tmp_path / "c"), device="cpu", precision="fp32"))
-    assert service.engine.embedder.identity == embedder.identity
-    best = service.search(Query(parts=(Part(data=png(COLOURS["blue.png"])),), options={"k": 1})).matches[0]
-    assert best.image_id == "blue.png"
-    assert best.score == pytest.approx(1.0, abs=1e-5)
+    def best_of(picture: str) -> SearchResult:
+        answer = service.search(Query(parts=(Part(data=PLAIN[picture]),), options={"k": 1}))
+        assert answer.matches[0].image_id == picture
+        assert answer.matches[0].score == pytest.approx(1.0, abs=1e-5)
+        return answer
+
+    best_of("blue.png")
     assert len(service.search(Query(parts=(Part(text="a red star"),), options={"k": 3})).matches) == 3
     with pytest.raises(Problem, match="neither on the public internet"):
         service.search(Query(parts=(Part(url="http://127.0.0.1/x.png"),), options={"k": 1}))
 
-    with pytest.raises(OtherModelError) as caught:
-        build_service(ServeSettings(collection=str(tmp_path / "c"), device="cpu", precision="fp32", model=other))
-    assert embedder.identity.fingerprint in str(caught.value)
-    assert repr(other) in str(caught.value)
-
-    monkeypatch.setattr("api.build_service.load_embedder", None)  # the model is checked before it is converted
-    shutil.rmtree(ours)
-    Path(other).rename(ours)
-    with pytest.raises(OtherModelError, match="which made the vectors of the index, got"):
-        build_service(ServeSettings(collection=str(tmp_path / "c")))
-
-
-def test_a_new_model_is_loaded_from_where_the_index_says(tmp_path: Path) -> None:
-    first, second = (str(save_small_clip(tmp_path / name, seed=seed)) for seed, name in enumerate(("first", "second")))
-    make_collection(tmp_path / "c", PLAIN, ClipEmbedder.load(first, device="cpu"))
-    moved = tmp_path / "moved"
-    (tmp_path / "first").rename(moved)
-    service = build_service(
-        ServeSettings(
-            collection=str(tmp_path / "c"), device="cpu", precision="fp32", model=str(moved), swap_interval_s=60
-        )
-    )
-    before, collection = service.engine.embedder.identity, Collection.open(str(tmp_path / "c"))
-
-    embedder = ClipEmbedder.load(second, device="cpu")
-    add_pictures(collection, PLAIN, embedder)
+    # A new model is loaded from where the index says.
+    add_pictures(collection, PLAIN, newer)
     service.live.refresh()
-    answer = service.search(Query(parts=(Part(data=PLAIN["blue.png"]),), options={"k": 1}))
-    assert (answer.version, answer.model) == ("000002", embedder.identity)
-    assert answer.matches[0].image_id == "blue.png"
-    assert answer.matches[0].score == pytest.approx(1.0, abs=1e-5)
-
-    # The settings have the new location of the first model.
+    answer = best_of("blue.png")
+    assert (answer.version, answer.model) == ("000002", newer.identity)
     promote(collection, "000001")
     service.live.refresh()
     assert (service.engine.searcher.version, service.engine.embedder.identity) == ("000001", before)
+
+    monkeypatch.setattr("api.build_service.load_embedder", None)  # the model is checked before it is converted
+    with pytest.raises(OtherModelError) as caught:
+        build_service(settings.model_copy(update={"model": other}))
+    assert embedder.identity.fingerprint in str(caught.value)
+    assert repr(other) in str(caught.value)
+    Path(other).rename(ours)
+    with pytest.raises(OtherModelError, match="which made the vectors of the index, got"):
+        build_service(settings)
 
 
 # On Ray Serve
@@ -198,15 +176,10 @@ def test_a_new_model_is_loaded_from_where_the_index_says(tmp_path: Path) -> None
 
 def test_the_application_builds_its_app_in_the_replica(collection: str) -> None:
     """In Serve's local testing mode: without a cluster, but with the same wrapper and start-up."""
-    settings = ServeSettings(collection=collection, num_cpus=0.5)
-    application = serve_app(settings, load_model=one_fake())
-    serve.run(application, _local_testing_mode=True)
-    deployment: Any = application._bound_deployment
-    assert deployment.max_ongoing_requests == 2 * settings.access().max_ongoing_requests
-    assert deployment.ray_actor_options["num_cpus"] == 0.5
-    other = serve_app(settings, load_model=one_fake(side=64))
+    settings = ServeSettings(collection=collection)
+    serve.run(serve_app(settings, load_model=one_fake()), _local_testing_mode=True)
     with pytest.raises(Exception, match="serve with the model of the index"):
-        serve.run(other, _local_testing_mode=True)
+        serve.run(serve_app(settings, load_model=one_fake(side=64)), _local_testing_mode=True)
 
 
 @pytest.mark.parametrize(
@@ -361,18 +334,15 @@ def test_ray_serve_answers_like_the_local_server(collection: str, cluster: int) 
     settings = ServeSettings(collection=collection, port=cluster, max_upload_bytes=100_000)
     url = run(settings, blocking=False, load_model=one_fake())
     assert url == f"http://127.0.0.1:{settings.port}"
-    assert get(f"{url}/readyz") == (200, {"status": "ready", "index": "000001"})
-    page = httpx.get(url, headers={"X-Request-ID": "mine"}, timeout=20)
-    assert page.headers.get_list("X-Request-ID") == ["mine"]
-    status, answer = post(f"{url}/search", {"text": "a red star", "k": 2})
-    assert (status, len(answer["matches"])) == (200, 2)
-    with running(create_app(composed(settings), limits=settings.limits())) as local:
-        assert post(f"{local}/search", {"text": "a red star", "k": 2})[1]["matches"] == answer["matches"]
-    status, problem = post(f"{url}/search", {"url": "http://169.254.169.254/latest"})
-    assert (status, problem["reason"]) == (400, "forbidden_address")
-    assert get(f"{url}/image?id=50%2525.png")[1]["image_id"] == "50%25.png"
-    status, problem = post(f"{url}/search", {"text": "x" * 200_000})
-    assert (status, problem["type"]) == (413, "urn:likeness:problem:too-large")
+    with httpx.Client(base_url=url, timeout=20) as client, running(create_app(composed(settings))) as local:
+        assert client.get("/readyz").json() == {"status": "ready", "index": "000001"}
+        page = client.get("/", headers={"X-Request-ID": "mine"})
+        assert page.headers.get_list("X-Request-ID") == ["mine"]
+        found = search(client, text="a red star", k=2)["matches"]
+        assert httpx.post(f"{local}/search", json={"text": "a red star", "k": 2}).json()["matches"] == found != []
+        assert client.post("/search", json={"url": "http://169.254.169.254/x"}).json()["reason"] == "forbidden_address"
+        assert client.get("/image?id=50%2525.png").json()["image_id"] == "50%25.png"
+        assert refusal(client.post("/search", json={"text": "x" * 200_000})) == (413, "too-large")
 
     with pytest.raises(DeployError, match=r"api\.errors\.OtherModelError: expected model 'fake'"):
         run(settings, blocking=False, load_model=one_fake(side=64))

@@ -5,12 +5,12 @@ import gc
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from ray.exceptions import ActorDiedError, NodeDiedError, ObjectLostError, RaySystemError, RayTaskError
+from ray.exceptions import ActorDiedError, NodeDiedError, ObjectLostError, RaySystemError
 from ray.serve.exceptions import RequestCancelledError
 
 from api.deployment.embedder import EmbedderReplica, RemoteEmbedder
@@ -26,6 +26,7 @@ from jobs.embedding.model_source import model_record
 from tests.support.collections.several import Loader
 from tests.support.collections.small_collection import PLAIN, add_pictures
 from tests.support.fake_embedder import FakeEmbedder
+from tests.support.servers.serve_handles import Clock, Handle, task_error
 
 FAKES = {side: FakeEmbedder(side=side) for side in (32, 64, 96)}
 RECORDS = {side: model_record(fake.identity) for side, fake in FAKES.items()}
@@ -82,83 +83,55 @@ def test_a_replica_never_holds_three_models_and_refuses_a_wrong_one(collection: 
 # RemoteEmbedder
 
 
-class FakeHandle:
-    """Stands for a Serve handle. Each call takes the next of `calls`: seconds, and the error that is raised then."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, *calls: tuple[float, Exception | None]) -> None:
-        self.now = 100.0
-        self.responses: list[FakeResponse] = []
-        self._calls = iter(calls)
-        self.embed = SimpleNamespace(remote=self._remote)
-        for module in ("api.deployment.embedder", "api.deployment.replica_calls"):
-            monkeypatch.setattr(f"{module}.monotonic", lambda: self.now)
-        monkeypatch.setattr("api.deployment.replica_calls.sleep", lambda seconds: None)
-
-    def _remote(self, record: ModelRecord, items: Sequence[str]) -> "FakeResponse":
-        self.responses.append(FakeResponse(self, items, *next(self._calls)))
-        return self.responses[-1]
-
-    def embedder(self, timeout_s: float = 10.0) -> RemoteEmbedder:
-        fake = FakeEmbedder()
-        return RemoteEmbedder(self, RECORDS[32], fake.identity, fake.crop, timeout_s)  # type: ignore[arg-type]
+class Model:
+    async def embed(self, record: ModelRecord, texts: Sequence[str]) -> NDArray[np.float32]:
+        return FakeEmbedder().embed_texts(texts)
 
 
-class FakeResponse:
-    def __init__(self, handle: FakeHandle, items: Sequence[str], seconds: float, error: Exception | None) -> None:
-        self.items = items
-        self.cancelled = False
-        self.timeout_s = -1.0
-        self._handle, self._done, self._error = handle, handle.now + seconds, error
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
 
-    def result(self, *, timeout_s: float) -> NDArray[np.float32]:
-        self.timeout_s = timeout_s
-        late = self._done > self._handle.now + timeout_s
-        self._handle.now = max(self._handle.now, min(self._done, self._handle.now + timeout_s))
-        if late:
-            raise TimeoutError
-        if self._error is not None:
-            raise self._error
-        return FakeEmbedder().embed_texts(self.items)
 
-    def cancel(self) -> None:
-        self.cancelled = True
-        raise RequestCancelledError("1")  # as Serve does if the call has not reached a replica
+def embed(handle: Handle, texts: Sequence[str]) -> None:
+    """Within ten seconds."""
+    fake: Any = FakeEmbedder()
+    vectors = RemoteEmbedder(handle, RECORDS[32], fake.identity, fake.crop, 10.0).embed_texts(texts)  # type: ignore[arg-type]
+    np.testing.assert_array_equal(vectors, fake.embed_texts(texts))
 
 
 TEXTS = [f"star {number}" for number in range(20)]
+NO_ANSWER = "the model does not answer"
 
 
-def test_a_batch_is_split_into_calls_of_eight(monkeypatch: pytest.MonkeyPatch) -> None:
-    handle = FakeHandle(monkeypatch, (1, None), (1, None), (1, None))
-    vectors = handle.embedder().embed_texts(TEXTS)
-    np.testing.assert_array_equal(vectors, FakeEmbedder().embed_texts(TEXTS))
-    assert [len(each.items) for each in handle.responses] == [8, 8, 4]
-    assert not any(each.cancelled for each in handle.responses)
+def test_a_batch_is_split_into_calls_of_eight(clock: Clock) -> None:
+    handle = Handle(Model(), clock, (1, None), (1, None), (1, None))
+    embed(handle, TEXTS)
+    assert [len(each.args[1]) for each in handle.responses] == [8, 8, 4]
+    assert not any(each.is_cancelled for each in handle.responses)
 
 
-def test_all_calls_of_a_batch_share_one_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    handle = FakeHandle(monkeypatch, (6, None), (99, None), (99, None))
-    with pytest.raises(EmbedderUnavailable, match="the model does not answer"):
-        handle.embedder(timeout_s=10).embed_texts(TEXTS)
-    assert handle.now == 110.0
-    assert [each.timeout_s for each in handle.responses] == [10.0, 4.0, -1.0]
-    assert [each.cancelled for each in handle.responses] == [True, True, True]
+def test_all_calls_of_a_batch_share_one_deadline(clock: Clock) -> None:
+    handle = Handle(Model(), clock, (6, None), (99, None), (99, None))
+    with pytest.raises(EmbedderUnavailable, match=NO_ANSWER):
+        embed(handle, TEXTS)
+    assert clock.now == 110.0
+    assert handle.waits == [10.0, 4.0, -1.0]
+    assert all(each.is_cancelled for each in handle.responses)
 
 
-def test_a_dead_replicas_calls_are_repeated_until_the_deadline(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    handle = FakeHandle(monkeypatch, (7, ActorDiedError()), (1, None))
-    np.testing.assert_array_equal(handle.embedder().embed_texts(["star"]), FakeEmbedder().embed_texts(["star"]))
-    assert [each.timeout_s for each in handle.responses] == [10.0, 3.0]
+def test_a_dead_replicas_calls_are_repeated_until_the_deadline(clock: Clock) -> None:
+    handle = Handle(Model(), clock, (7, ActorDiedError()), (1, None))
+    embed(handle, ["star"])
+    assert handle.waits == pytest.approx([10.0, 3.0], abs=0.1)
 
-    handle = FakeHandle(monkeypatch, (7, ActorDiedError()), (99, None))
-    with pytest.raises(EmbedderUnavailable, match="the model does not answer"):
-        handle.embedder().embed_texts(["star"])
-    assert handle.now == 110.0
+    clock.now = 100.0
+    with pytest.raises(EmbedderUnavailable, match=NO_ANSWER):
+        embed(Handle(Model(), clock, (7, ActorDiedError()), (99, None)), ["star"])
+    assert clock.now == pytest.approx(110.0)
 
 
-def test_any_failure_of_the_cluster_is_a_problem_with_retry_after(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_any_failure_of_the_cluster_is_a_problem_with_retry_after(clock: Clock) -> None:
     for error in (
         NodeDiedError("the node is gone"),  # type: ignore[no-untyped-call]
         ObjectLostError("00" * 28, None, ""),
@@ -166,12 +139,10 @@ def test_any_failure_of_the_cluster_is_a_problem_with_retry_after(monkeypatch: p
         RequestCancelledError("1"),
     ):
         with pytest.raises(EmbedderUnavailable) as caught:
-            FakeHandle(monkeypatch, (1, error)).embedder().embed_texts(["star"])
+            embed(Handle(Model(), clock, (1, error)), ["star"])
         assert caught.value.extensions == {"retry_after_s": 2}
-    cause = ModelError("no vector of this")
-    raised = RayTaskError("embed", "Traceback", cause, proctitle="ray", ip="127.0.0.1")  # type: ignore[no-untyped-call]
     with pytest.raises(ModelError, match="no vector of this"):  # the model's own error is raised here
-        FakeHandle(monkeypatch, (1, raised)).embedder().embed_texts(["star"])
+        embed(Handle(Model(), clock, (1, task_error(ModelError("no vector of this")))), ["star"])
 
 
 class Maker:

@@ -1,6 +1,5 @@
 """The index in shards: answers when a shard is lost, deployments, and all of it on Ray Serve."""
 
-import asyncio
 import re
 import shutil
 import threading
@@ -13,17 +12,18 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-from ray.exceptions import ActorDiedError, RayError, RayTaskError
+from ray.exceptions import ActorDiedError
 
 from api.build_service import build_service
 from api.client import LikenessClient
 from api.deployment.application import run, serve_app, shard_application
-from api.deployment.capacity import empty_shards, shard_memory, shortage
+from api.deployment.capacity import empty_shards, shard_memory
 from api.deployment.searcher import SearcherReplica, open_sharded
 from api.deployment.shard_calls import ShardCaller
 from api.errors import ServerUnavailable
 from api.http.app import create_app
 from api.local import running
+from api.search.service import SearchService
 from api.settings import Replicas, ServeSettings
 from benchmarks.common.waiting import eventually
 from index.builder.build_index import build_index
@@ -37,6 +37,7 @@ from tests.support.collections.sharded import DIM, LIMITS, ids_of, make_sharded
 from tests.support.fake_embedder import FakeEmbedder
 from tests.support.servers.clients import refusal
 from tests.support.servers.fake_models import fakes
+from tests.support.servers.serve_handles import Clock, Handle, task_error
 
 GIB = 2**30
 
@@ -57,70 +58,9 @@ def vector(seed: int = 4) -> list[float]:
 # Without Ray
 
 
-class Handle:
-    """Stands for the Serve handle of a shard: a replica in this process, and failures of calls to it."""
-
-    def __init__(self, replica: SearcherReplica, clock: "Clock") -> None:
-        self.replica, self.clock = replica, clock
-        self.opened: list[str] = []
-        self.waits: list[float] = []
-        self.failures: list[Exception | float] = []  # of the next calls: an error, or the seconds that the call takes
-        self.open = SimpleNamespace(remote=lambda *args: Response(self, self.replica.open, args))
-        self.call = SimpleNamespace(remote=lambda *args: Response(self, self.replica.call, args))
-
-    def broadcast(self, method: str, *args: Any) -> Any:
-        self.opened.append(args[0].partition(" ")[0])
-        response = Response(self, getattr(self.replica, method), args)
-        return SimpleNamespace(results=lambda *, timeout_s, return_exceptions: [outcome(response, timeout_s)])
-
-
-def outcome(response: "Response", timeout_s: float) -> Any:
-    try:
-        return response.result(timeout_s=timeout_s)
-    except (RayError, CollectionError) as error:
-        return error
-
-
-class Response:
-    def __init__(self, handle: Handle, method: Any, args: tuple[Any, ...]) -> None:
-        self.handle, self.method, self.args = handle, method, args
-        self.failure: Exception | float | None = handle.failures.pop(0) if handle.failures else None
-        self.started = handle.clock.now
-
-    def result(self, *, timeout_s: float) -> Any:
-        clock, failure = self.handle.clock, self.failure
-        self.handle.waits.append(timeout_s)
-        if isinstance(failure, Exception):
-            raise failure
-        if isinstance(failure, float):
-            done = max(clock.now, self.started + failure)
-            if done > clock.now + timeout_s:
-                clock.now += timeout_s
-                raise TimeoutError
-            clock.now = done
-        try:
-            return asyncio.run(self.method(*self.args))
-        except CollectionError as error:
-            raise RayTaskError("call", "Traceback", error, proctitle="ray", ip="127.0.0.1") from None  # type: ignore[no-untyped-call]
-
-    def cancel(self) -> None:
-        pass
-
-
-class Clock:
-    now = 100.0
-
-    def sleep(self, seconds: float) -> None:
-        self.now += seconds
-
-
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    for module in ("api.deployment.searcher", "api.deployment.shard_calls", "api.deployment.replica_calls"):
-        monkeypatch.setattr(f"{module}.monotonic", lambda: clock.now)
-    monkeypatch.setattr("api.deployment.replica_calls.sleep", clock.sleep)
-    return clock
+    return Clock(monkeypatch)
 
 
 def handles_of(collection: Collection, shards: int, clock: Clock) -> Any:
@@ -137,15 +77,25 @@ def handles(collection: Collection, clock: Clock) -> Any:
 def url(collection: Collection, handles: list[Handle]) -> Iterator[str]:
     """The URL of a server with these shards, which gives each 5 s."""
     settings = ServeSettings(collection=collection.location)
-    opened = partial(open_sharded, handles, 5.0)  # type: ignore[arg-type]
-    service = build_service(settings, load_model=lambda _: FakeEmbedder(), open_version=opened)
-    service.live.warm_up()
-    with running(create_app(service)) as url:
+    with running(create_app(service_of(settings, handles))) as url:
         yield url
 
 
+def service_of(settings: ServeSettings, handles: Any) -> SearchService:
+    """A service that has answered a first query."""
+    opened = partial(open_sharded, handles, 5.0)
+    service = build_service(settings, load_model=lambda _: FakeEmbedder(), open_version=opened)
+    service.live.warm_up()
+    return service
+
+
+def opened(handle: Handle) -> set[str]:
+    """The versions that its searcher was told to open."""
+    return {each.args[0].partition(" ")[0] for each in handle.responses if len(each.args) == 1}
+
+
 def lose(handle: Handle) -> None:
-    handle.failures[:] = [99.0] * 50
+    handle.failures[:] = [(99.0, None)] * 50
 
 
 def test_with_a_lost_shard_a_search_fails_or_is_partial_as_the_caller_chose(url: str, handles: list[Handle]) -> None:
@@ -206,7 +156,7 @@ def test_a_lost_shard_does_not_delay_later_searches(url: str, handles: list[Hand
     assert handles[0].waits[-3:] == [5.0, 0.25, 0.25]
     handles[0].failures.clear()
     assert httpx.post(f"{url}/search", json=query).json()["searched"]["rows"] == 798
-    handles[0].waits.clear()
+    handles[0].responses.clear()
     httpx.post(f"{url}/search", json=query)
     assert handles[0].waits[0] == 5.0
     # Without any shard even a partial search fails.
@@ -242,8 +192,8 @@ def test_no_search_waits_the_whole_time_for_a_lost_shard(monkeypatch: pytest.Mon
 
 def test_a_dead_replicas_calls_are_repeated_at_another_one(url: str, handles: list[Handle]) -> None:
     expected = httpx.post(f"{url}/search", json={"embedding": vector()}).json()["matches"]
-    handles[1].failures[:] = [ActorDiedError(), ActorDiedError()]
-    handles[2].failures[:] = [ActorDiedError()]
+    handles[1].failures[:] = [(0, ActorDiedError())] * 2
+    handles[2].failures[:] = [(0, ActorDiedError())]
     again = httpx.post(f"{url}/search", json={"embedding": vector()}).json()
     assert (again["matches"], again["searched"]["rows"]) == (expected, 798)
 
@@ -253,22 +203,20 @@ def test_empty_shards_are_not_called(collection: Collection, clock: Clock) -> No
     searcher = open_sharded(handles, 5.0, collection)
     queries = unit_vectors(3, seed=8, dim=DIM)
     assert searcher.search(queries, 20) == Searcher.open(collection).search(queries, 20)
-    assert [handle.opened for handle in handles] == [["000002"]] * 5 + [[]] * 2
+    assert [opened(handle) for handle in handles] == [{"000002"}] * 5 + [set()] * 2
 
 
 def test_calls_to_dying_replicas_are_repeated_with_pauses_until_the_deadline(
     url: str, handles: list[Handle], clock: Clock
 ) -> None:
-    handles[1].failures[:] = [ActorDiedError() for _ in range(1000)]
+    handles[1].failures[:] = [(0, ActorDiedError())] * 1_000
     refused = httpx.post(f"{url}/search", json={"embedding": vector()})
     assert refusal(refused) == (503, "shard-unavailable")
     assert clock.now == pytest.approx(105.0, abs=0.1)
 
 
 def test_a_shard_that_cannot_be_opened_is_lost(url: str, handles: list[Handle]) -> None:
-    full = CollectionError("no room in the cache for vectors.faiss")
-    error = RayTaskError("call", "Traceback", full, proctitle="ray", ip="127.0.0.1")  # type: ignore[no-untyped-call]
-    handles[2].failures[:] = [error]
+    handles[2].failures[:] = [(0, task_error(CollectionError("no room in the cache for vectors.faiss")))]
     refused = httpx.post(f"{url}/search", json={"embedding": vector()})
     assert refusal(refused) == (503, "shard-unavailable")
 
@@ -276,9 +224,9 @@ def test_a_shard_that_cannot_be_opened_is_lost(url: str, handles: list[Handle]) 
 def test_a_replica_that_dies_while_it_opens_a_version_does_not_fail_the_swap(
     collection: Collection, handles: list[Handle]
 ) -> None:
-    handles[2].failures[:] = [ActorDiedError(), ActorDiedError()]
+    handles[2].failures[:] = [(0, ActorDiedError())] * 2
     assert open_sharded(handles, 5.0, collection).ntotal == 798  # type: ignore[arg-type]
-    assert [handle.opened for handle in handles] == [["000002"]] * 4
+    assert [opened(handle) for handle in handles] == [{"000002"}] * 4
 
 
 def test_a_version_of_another_collection_with_the_same_number_is_not_searched(
@@ -305,11 +253,7 @@ def test_a_version_with_a_damaged_shard_is_replaced_by_the_last_good_one(
     path = tmp_path / "collection/index/segments" / newest / "vectors.faiss"
     path.write_bytes(path.read_bytes()[:-1] + b"?")
     settings, handles = ServeSettings(collection=collection.location), handles_of(collection, 2, clock)
-    opened = partial(open_sharded, handles, 5.0)
-    service = build_service(settings, load_model=lambda _: FakeEmbedder(), open_version=opened)
-    service.live.warm_up()
-    assert service.engine.searcher.version == "000001"
-    assert [handle.opened for handle in handles] == [["000001"], ["000001"]]
+    assert service_of(settings, handles).engine.searcher.version == "000001"
 
 
 # Settings
@@ -342,25 +286,6 @@ def test_searchers_of_another_collection_or_number_of_shards_have_another_name(
     assert len(names) == 3
     another_cpu = settings.model_copy(update={"num_cpus": 2, "searchers": Replicas.parse("2")})
     assert shard_application(another_cpu, 0, 0)._bound_deployment.name in names
-
-
-def test_missing_room_for_shards_is_reported_in_numbers(collection: Collection) -> None:
-    settings = ServeSettings(collection=collection.location, shards=4, searchers=2)
-    assert (shortage(settings, [{"CPU": 8.0}]) or "").startswith("expected 9 CPUs, 1 for each of 9 replicas, got 8")
-    nodes = [{"CPU": 4.0, "memory": 1.0 * GIB}, {"CPU": 5.0, "memory": 1.0 * GIB}]
-    assert shortage(settings, nodes, [GIB // 4] * 4) is None
-    short = shortage(settings, nodes, [GIB // 2] * 4)
-    assert (short or "").startswith("expected 4.0 GiB of memory for 8 searchers, got 2.0 GiB")
-    # Serve would wait for ever for a node with the memory of all four together.
-    settings = ServeSettings(collection="c", shards=2)
-    nodes = [{"CPU": 2.0, "memory": 8.0 * GIB}] * 4
-    assert shortage(settings, nodes, [8 * GIB, 4 * GIB]) is None
-    short = shortage(settings, nodes, [4 * GIB, 12 * GIB])
-    assert (short or "").startswith(
-        "expected a node with 12.0 GiB of memory for the largest shard, got 8.0 GiB at most: raise --shards"
-    )
-    short = shortage(settings.model_copy(update={"num_cpus": 2.5}), nodes)
-    assert (short or "").startswith("expected a node with 2.5 CPUs for a replica, got 2 at most")
 
 
 LARGE, NO_MEMORY, NO_CPU = ({"CPU": cpus, "memory": GIB * gib} for cpus, gib in ((4.0, 1.0), (4.0, 0.1), (0.0, 1.0)))

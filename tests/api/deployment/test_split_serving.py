@@ -17,7 +17,7 @@ from ray import serve
 
 from api.build_service import build_service
 from api.deployment.application import run, serve_app
-from api.deployment.capacity import shortage
+from api.deployment.capacity import Nodes, shortage
 from api.http.app import create_app
 from api.local import running
 from api.settings import Replicas, ServeSettings
@@ -28,7 +28,7 @@ from jobs.errors import UsageError
 from likeness.cli.serve import serve as serve_command
 from tests.support.collections.small_collection import PLAIN, add_pictures
 from tests.support.fake_embedder import FakeEmbedder
-from tests.support.servers.clients import refusal
+from tests.support.servers.clients import refusal, search
 from tests.support.servers.fake_models import fakes
 
 OTHER_SIDE = 64
@@ -39,12 +39,6 @@ def notes(tmp_path: Path) -> Path:
     folder = tmp_path / "loaded"
     folder.mkdir()
     return folder
-
-
-def answer(client: httpx.Client, query: dict[str, Any]) -> Any:
-    response = client.post("/search", json=query)
-    assert response.status_code == 200, response.text
-    return response.json()
 
 
 def scale(deployment: Any) -> tuple[float, float, float]:
@@ -127,19 +121,41 @@ def test_serve_gets_the_replicas_and_resources_of_the_settings(collection: Colle
     assert reserved(whole) == (1, 1)
 
 
+GIB = 2**30
+TWO_CPUS = [{"CPU": 2.0}]
+SMALL = [{"CPU": 4.0, "memory": 1.0 * GIB}, {"CPU": 5.0, "memory": 1.0 * GIB}]
+LARGE = [{"CPU": 2.0, "memory": 8.0 * GIB}] * 4
+EIGHT = {"shards": 4, "searchers": 2}
+LARGEST = "expected a node with 12.0 GiB of memory for the largest shard, got 8.0 GiB at most: raise --shards"
+
+
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "nodes", "shard_memory", "message"),
     [
-        ({"replicas": 2}, None),
-        ({"replicas": "1:8"}, None),
-        ({"replicas": 3}, "expected 3 CPUs, 1 for each of 3 replicas, got 2: lower --replicas"),
-        ({"replicas": 4, "num_cpus": 0.5}, None),
-        ({"replicas": 2, "embedders": 1}, "expected 3 CPUs, 1 for each of 3 replicas, got 2"),
-        ({"embedders": 1, "num_gpus": 0.5}, "expected 0.5 GPUs, 0.5 for each of 1 replicas, got 0:.*LIKENESS_NUM_GPUS"),
+        ({"replicas": 2}, TWO_CPUS, [], None),
+        ({"replicas": "1:8"}, TWO_CPUS, [], None),
+        ({"replicas": 3}, TWO_CPUS, [], "expected 3 CPUs, 1 for each of 3 replicas, got 2: lower --replicas"),
+        ({"replicas": 4, "num_cpus": 0.5}, TWO_CPUS, [], None),
+        ({"replicas": 2, "embedders": 1}, TWO_CPUS, [], "expected 3 CPUs, 1 for each of 3 replicas, got 2"),
+        ({"embedders": 1, "num_gpus": 0.5}, TWO_CPUS, [], "expected 0.5 GPUs, 0.5 for each of 1 .*LIKENESS_NUM_GPUS"),
+        (EIGHT, [{"CPU": 8.0}], [], "expected 9 CPUs, 1 for each of 9 replicas, got 8"),
+        (EIGHT, SMALL, [GIB // 4] * 4, None),
+        (EIGHT, SMALL, [GIB // 2] * 4, "expected 4.0 GiB of memory for 8 searchers, got 2.0 GiB"),
+        # Serve would wait for ever for a node with the memory of all four together.
+        ({"shards": 2}, LARGE, [8 * GIB, 4 * GIB], None),
+        (
+            {"shards": 2},
+            LARGE,
+            [4 * GIB, 12 * GIB],
+            "expected a node with 12.0 GiB .* got 8.0 GiB at most: raise --shar",
+        ),
+        ({"shards": 2, "num_cpus": 2.5}, LARGE, [], "expected a node with 2.5 CPUs for a replica, got 2 at most"),
     ],
 )
-def test_missing_room_for_replicas_is_reported_in_numbers(options: dict[str, Any], message: str | None) -> None:
-    missing = shortage(ServeSettings(collection="c", **options), [{"CPU": 2.0}])
+def test_missing_room_is_reported_in_numbers(
+    options: dict[str, Any], nodes: Nodes, shard_memory: list[int], message: str | None
+) -> None:
+    missing = shortage(ServeSettings(collection="c", **options), nodes, shard_memory)
     assert (missing is None) if message is None else re.match(message, missing or "")
 
 
@@ -164,7 +180,7 @@ def test_separate_embedders_answer_like_one_process(collection: Collection, clus
     queries += [{"id": "red.png"}, {"embedding": [1.0] * 16}]
     with running(create_app(whole)) as local, httpx.Client(base_url=url, timeout=30) as client:
         expected = [httpx.post(f"{local}/search", json=query).json()["matches"] for query in queries]
-        assert [answer(client, query)["matches"] for query in queries] == expected
+        assert [search(client, **query)["matches"] for query in queries] == expected
         batch = client.post("/search/batch", json={"searches": queries}).json()["results"]
         assert [each["ok"]["matches"] for each in batch] == expected
         found = client.post("/search", files={"image": PLAIN["blue.png"]}).json()["matches"][0]
@@ -201,7 +217,7 @@ def _a_slow_embedder_is_not_waited_for(client: httpx.Client, notes: Path) -> Non
     assert refusal(refused) == (503, "embedder-unavailable")
     assert refused.headers["retry-after"] == "2"
     (notes.parent / "go").touch()
-    assert len(answer(client, {"text": "quick"})["matches"]) == 3
+    assert len(search(client, text="quick")["matches"]) == 3
     assert set(notes.iterdir()) == before  # the same replica
 
 

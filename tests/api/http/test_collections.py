@@ -124,8 +124,9 @@ def every_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     "hurt",
     [
-        *("a pipe for CURRENT", "a link for index", "a manifest of a terabyte", "ids that are null"),
-        *("JSON nested 100,000 deep in CURRENT", "a graph with links to nowhere"),
+        "a pipe for CURRENT",
+        "JSON nested 100,000 deep in CURRENT",
+        "a graph with links to nowhere",
     ],
 )
 def test_a_collection_made_to_hurt_does_not_affect_others(folder: Path, every_file: Path, hurt: str) -> None:
@@ -203,24 +204,6 @@ def merged(client: TestClient, **body: Any) -> Any:
     return client.post("/search/collections", json=body)
 
 
-def test_a_search_of_several_collections_merges_by_score(shared: TestClient) -> None:
-    alone = [
-        (match["score"], name)
-        for name in ("art", "birds")
-        for match in shared.post(f"/collections/{name}/search", json={"text": "star", "k": 3, "words": "off"}).json()[
-            "matches"
-        ]
-    ]
-    answer = merged(shared, collections=["art", "birds"], text="star", k=6).json()
-    assert [(match["score"], match["collection"]) for match in answer["matches"]] == sorted(alone, reverse=True)
-    page = merged(shared, collections=["art", "birds"], text="star", k=2, offset=3).json()
-    assert page["matches"] == answer["matches"][3:5]
-    assert answer["searched"] == {"rows": 6, "of": 6}
-    assert answer["indexes"].keys() == {"art", "birds"}
-    best = answer["matches"][0]
-    assert shared.get(best["picture"]).content == picture_of(best["collection"], int(best["image_id"][0]))
-
-
 def test_collections_with_different_models_are_merged_by_rank(shared: TestClient) -> None:
     picture = b64encode(png(own_colour("art", 0))).decode()
     names = ["art", "birds", "dogs"]
@@ -232,7 +215,10 @@ def test_collections_with_different_models_are_merged_by_rank(shared: TestClient
         assert len(by_name[match["collection"]]) == 1 + place // 3  # the best of each, then the second of each, …
     assert by_name == {name: [match["score"] for match in alone[name]["matches"]] for name in names}
     assert answer["model"] is None
-    assert merged(shared, collections=["art", "birds"], image=picture).json()["model"] is not None
+    assert answer["searched"] == {"rows": 9, "of": 9}
+    assert answer["indexes"].keys() == set(names)
+    best = answer["matches"][0]
+    assert shared.get(best["picture"]).content == picture_of(best["collection"], int(best["image_id"][0]))
     first = merged(shared, collections=names, image=picture, k=4).json()
     rest = merged(shared, collections=names, image=picture, k=5, cursor=first["cursor"]).json()
     assert [*first["matches"], *rest["matches"]] == answer["matches"]
@@ -256,11 +242,7 @@ def test_matches_are_the_same_as_in_a_search_of_one_collection(shared: TestClien
 @pytest.mark.parametrize(
     ("body", "status", "detail"),
     [
-        (
-            {"collections": ["art", "dogs"], "embedding": [1.0, 2.0]},
-            422,
-            "because a vector is of one model",
-        ),
+        ({"collections": ["art", "dogs"], "embedding": [1.0, 2.0]}, 422, "because a vector is of one model"),
         ({"collections": ["art", "cats"], "text": "star"}, 503, "has been altered"),
         ({"collections": ["art", "zebras"], "text": "star"}, 404, "no collection"),
         ({"collections": [], "text": "star"}, 422, "a list that is not empty"),

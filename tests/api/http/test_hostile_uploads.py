@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
+from starlette.middleware.exceptions import ExceptionMiddleware
 
 from api.build_service import build_service
 from api.http.app import create_app
 from api.http.middleware.admission import ConcurrencyLimit, Slots
+from api.http.problem_documents import PROBLEM_HANDLERS
 from api.observe.log import is_awaited, record_request
 from api.search.service import SearchService
 from api.settings import ServeSettings
@@ -85,6 +87,11 @@ def test_queries_have_a_lower_pixel_limit_than_the_collection(plain: Path, data:
         assert (answer.status_code, answer.json()["reason"]) == (422, reason)
 
 
+def limited(app: Any, *limits: Any) -> ExceptionMiddleware:
+    """An app behind a ConcurrencyLimit, whose problems are answered."""
+    return ExceptionMiddleware(ConcurrencyLimit(app, *limits), PROBLEM_HANDLERS)
+
+
 async def sent_by(app: Any, receive: Any, method: str, timeout_s: float = 60) -> list[MutableMapping[str, Any]]:
     """The messages that an app sends behind a ConcurrencyLimit of one request and this timeout."""
     sent: list[MutableMapping[str, Any]] = []
@@ -93,7 +100,7 @@ async def sent_by(app: Any, receive: Any, method: str, timeout_s: float = 60) ->
         sent.append(message)
 
     scope = {"type": "http", "method": method, "path": "/search", "headers": []}
-    await ConcurrencyLimit(app, 1, timeout_s, Slots(1, "searches"))(scope, receive, send)
+    await limited(app, 1, timeout_s, Slots(1, "searches"))(scope, receive, send)
     return sent
 
 
@@ -146,7 +153,7 @@ def test_bodies_that_never_arrive_do_not_shut_out_others(
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b"here"})
 
-    async def ask(limit: ConcurrencyLimit, number: int, *, arrives: bool) -> None:
+    async def ask(limit: ExceptionMiddleware, number: int, *, arrives: bool) -> None:
         parts = [{"type": "http.request", "body": b"{", "more_body": not arrives}]
 
         async def receive() -> MutableMapping[str, Any]:
@@ -162,7 +169,7 @@ def test_bodies_that_never_arrive_do_not_shut_out_others(
         await limit({"type": "http", "method": "POST", "path": "/search", "headers": []}, receive, send)
 
     async def ask_all() -> None:
-        limit = ConcurrencyLimit(app, 2, 60, Slots(9, "searches"))
+        limit = limited(app, 2, 60, Slots(9, "searches"))
         slow = [asyncio.create_task(ask(limit, number, arrives=False)) for number in range(2)]
         await asyncio.sleep(0.01)
         await ask(limit, 2, arrives=True)

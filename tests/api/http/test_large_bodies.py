@@ -98,26 +98,6 @@ def test_a_body_of_too_many_values_is_not_parsed(client: TestClient) -> None:
     assert refused.json()["detail"] == ("expected a JSON body of at most 262,144 values, got more: send it in parts")
 
 
-@pytest.mark.parametrize(
-    ("search", "field", "expected", "got"),
-    [
-        ({"embedding": [0.1] * 65_536}, "embedding", "16 numbers, as the model of the index makes", "65536"),
-        ({"queries": [{"text": "x"}, {"embedding": [0.1] * 17}]}, "queries.1.embedding", "16 numbers, as", "17"),
-        ({"queries": ["?"] * 17}, "queries", "at most 16 items", "17"),
-        ({f"field {number}": 0 for number in range(101)}, "body", "a document as the API describes it", "101 fields"),
-    ],
-)
-def test_lengths_are_checked_before_contents(
-    client: TestClient, search: dict[str, Any], field: str, expected: str, got: str
-) -> None:
-    for path, document in (("/search", search), ("/search/batch", {"searches": [search]})):
-        answer = client.post(path, json=document)
-        problem = answer.json() if path == "/search" else answer.json()["results"][0]["problem"]
-        (error,) = problem["errors"]
-        assert (error["field"], error["got"]) == (field, got)
-        assert error["expected"].startswith(expected)
-
-
 def test_a_search_without_a_free_slot_is_refused_before_its_body_is_parsed(
     service: SearchService, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,7 +19,7 @@ from tests.support.collections.small_collection import fake_service
 REQUEST = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def url(searcher: Searcher) -> Iterator[httpx.URL]:
     with running(create_app(fake_service(searcher))) as url:
         yield httpx.URL(url)
@@ -60,20 +60,20 @@ def is_closed(connection: socket.socket) -> bool:
 def test_a_connection_without_a_whole_head_is_closed(
     url: httpx.URL, monkeypatch: pytest.MonkeyPatch, sent: bytes
 ) -> None:
-    monkeypatch.setattr(BoundedProtocol, "head_s", 0.3)
+    monkeypatch.setattr(BoundedProtocol, "head_s", 0.1)
     with connect(url) as connection:
         connection.sendall(sent)
         eventually(lambda: is_closed(connection), "closed")
 
 
 def test_a_head_that_trickles_in_is_cut_off(url: httpx.URL, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(BoundedProtocol, "head_s", 0.5)
+    monkeypatch.setattr(BoundedProtocol, "head_s", 0.2)
     with connect(url) as connection, suppress(ConnectionError):
         for number in range(10_000):
             connection.sendall(REQUEST[number : number + 1] if number < 20 else b"x")
             if is_closed(connection):
                 return
-            time.sleep(0.05)
+            time.sleep(0.01)
     assert number < 9_999
 
 
@@ -84,7 +84,7 @@ def test_a_slow_body_and_a_reused_connection_are_not_cut_off(url: httpx.URL, mon
     with connect(url) as connection:
         for _ in range(2):
             connection.sendall(head % len(body) + body[:5])
-            time.sleep(0.6)
+            time.sleep(0.4)
             connection.sendall(body[5:])
             answer = b""
             while not answer.endswith(b"}}"):
@@ -114,12 +114,12 @@ def test_pipelined_requests_are_dropped(url: httpx.URL) -> None:
 
 
 def test_an_answer_that_nobody_reads_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(BoundedProtocol, "unread_s", 0.3)
+    monkeypatch.setattr(BoundedProtocol, "unread_s", 0.1)
     app, size = FastAPI(), 50_000_000  # more than the system keeps for a caller that reads nothing
     app.get("/large")(lambda: Response(bytes(size)))
     with running(app) as url, connect(httpx.URL(url)) as connection:
         connection.sendall(REQUEST.replace(b"/healthz", b"/large"))
-        time.sleep(1)
+        time.sleep(0.5)
         received = 0
         with suppress(ConnectionError):
             while part := connection.recv(1 << 16):

@@ -88,7 +88,7 @@ def test_pictures_that_nobody_waits_for_any_more_are_not_fetched(searcher: Searc
         assert refusal(late) == (503, "timeout")
         host.may_end.set()
         eventually(lambda: httpx.post(f"{url}/search", json=other).status_code == 200, "the host's pictures are free")
-    assert host.fetched.count(BY_URL["url"]) == 1  # the first of the batch, which had begun
+    assert host.fetched.count(BY_URL["url"]) <= 1  # the first of the batch, if it had begun in time
 
 
 def test_pictures_of_a_slow_source_do_not_delay_other_routes(searcher: Searcher) -> None:

@@ -17,7 +17,7 @@ from jobs.embedding.model_source import model_record
 from tests.support.collections.hand_made import add_version, rows, unit_vectors
 from tests.support.collections.small_collection import followed_service
 from tests.support.fake_embedder import FakeEmbedder
-from tests.support.servers.clients import ids, search
+from tests.support.servers.clients import ids, pages, search
 
 COUNT, DIM = 60, FakeEmbedder().identity.dim
 VECTOR = unit_vectors(1, seed=5, dim=DIM)[0].tolist()
@@ -73,19 +73,19 @@ def test_pages_are_of_one_version_while_others_go_live(
     service: SearchService, changing: TestClient, tmp_path: Path
 ) -> None:
     wholes = [search(changing, **body, k=COUNT) for body in SEARCHES]
-    all_pages = [[search(changing, **body, k=3)] for body in SEARCHES]
+    found = [[search(changing, **body, k=3)] for body in SEARCHES]
     for number in range(2):
         add(tmp_path / "collection", COUNT * (number + 1), COUNT, seed=number + 1)
         service.live.refresh()
-        for body, pages in zip(SEARCHES, all_pages, strict=True):
-            pages.append(search(changing, **body, k=3, cursor=pages[-1]["cursor"]))
-    for body, whole, pages in zip(SEARCHES, wholes, all_pages, strict=True):
-        while pages[-1]["cursor"] is not None:
-            pages.append(search(changing, **body, k=7, cursor=pages[-1]["cursor"]))
-        assert ids(*pages) == ids(whole), body
-        assert {page["index"]["version"] for page in pages} == {"000001"}, body
-        assert {page["total"] for page in pages} == {whole["total"]}, body
-        assert [page["first"] for page in pages[:4]] == [1, 4, 7, 10][: len(pages)], body
+        for body, each in zip(SEARCHES, found, strict=True):
+            each.append(search(changing, **body, k=3, cursor=each[-1]["cursor"]))
+    for body, whole, each in zip(SEARCHES, wholes, found, strict=True):
+        if (cursor := each[-1]["cursor"]) is not None:
+            each += pages(changing, **body, k=7, cursor=cursor)
+        assert ids(*each) == ids(whole), body
+        assert {page["index"]["version"] for page in each} == {"000001"}, body
+        assert {page["total"] for page in each} == {whole["total"]}, body
+        assert [page["first"] for page in each[:4]] == [1, 4, 7, 10][: len(each)], body
     assert search(changing, k=1)["index"]["version"] == "000003"
 
 
@@ -167,18 +167,15 @@ def test_a_form_and_a_url_take_the_options_too(client: TestClient) -> None:
 
 def test_a_time_beyond_pythons_years_is_sorted_too(tmp_path: Path) -> None:
     """Such as a database's infinity."""
-    ids = [f"{number:02}" for number in range(30)]
+    names = [f"{number:02}" for number in range(30)]
     ticks = [2**62 - number if number % 3 else number * 10**6 for number in range(30)]
     times = pa.array(ticks, pa.timestamp("us"))
-    table = rows(ids, unit_vectors(30, dim=DIM), metadata={"taken": times})
+    table = rows(names, unit_vectors(30, dim=DIM), metadata={"taken": times})
     add_version(Collection.create_or_open(str(tmp_path)), table, model=model_record(FakeEmbedder().identity))
     with TestClient(create_app(followed_service(tmp_path))) as client:
         for sort in ("taken", "-taken"):
-            pages = [search(client, sort=sort, k=4)]
-            while pages[-1]["cursor"] is not None:
-                pages.append(search(client, sort=sort, k=4, cursor=pages[-1]["cursor"]))
-            expected = sorted(ids, key=lambda each: ticks[int(each)], reverse=sort[0] == "-")
-            assert [image_id for page in pages for image_id in [m["image_id"] for m in page["matches"]]] == expected
+            expected = sorted(names, key=lambda each: ticks[int(each)], reverse=sort[0] == "-")
+            assert ids(*pages(client, sort=sort, k=4)) == expected
         groups = search(client, group_by="taken")
         assert {match["group"]: match["group_size"] for match in groups["matches"]} == {None: 20, "1970-01-01": 10}
         assert groups["groups"] == 2

@@ -5,7 +5,6 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from fastapi.testclient import TestClient
 from PIL import Image
@@ -18,13 +17,11 @@ from api.search.service import SearchService, row_of_image
 from api.settings import ServeSettings
 from embedder.images.decoder_pool import DecodePool
 from index.collection import Collection
-from index.collection.rows import row_schema
 from index.search import Searcher
-from jobs.embedding.model_source import model_record
-from tests.support.collections.hand_made import add_version
 from tests.support.collections.small_collection import (
     COLOURS,
     RecordingFetcher,
+    add_rows,
     embedded_row,
     fake_service,
     make_collection,
@@ -106,8 +103,7 @@ def test_a_picture_that_has_changed_since_it_was_embedded_is_not_sent(tmp_path: 
     collection = Collection.create_or_open(str(tmp_path / "c"))
     embedder = FakeEmbedder()
     row = embedded_row("a.png", "memory:a.png", mine, embedder) | {"content_hash": sha256(mine).hexdigest()}
-    table = pa.Table.from_pylist([row], schema=row_schema(embedder.identity.dim, []))
-    add_version(collection, table, model=model_record(embedder.identity))
+    add_rows(collection, [row], embedder, {})
     fetcher = RecordingFetcher({"memory:a.png": other})
     client = TestClient(create_app(fake_service(Searcher.open(collection), embedder=embedder, pictures=fetcher)))
     refused = client.get(f"/picture?id=a.png{query}")

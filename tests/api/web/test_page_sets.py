@@ -139,19 +139,16 @@ def counts(page: Page, column: str) -> dict[str, int]:
     return {value: int(count) for value, count in (item.split("\n") for item in items)}
 
 
-def test_values_are_counted_in_the_current_search(open_page: Callable[..., Page], site: Site) -> None:
+def facet(page: Page, column: str, value: str) -> Locator:
+    return page.get_by_role("list", name=column, exact=True).get_by_role("link", name=value)
+
+
+def test_values_are_counted_in_the_current_search_and_filter_it(open_page: Callable[..., Page], site: Site) -> None:
     page = open_page("/?text=a+red+star&min_score=0.3")
     page.get_by_text("Filters and options").click()
     expect(page.get_by_role("list", name="label", exact=True)).to_be_visible()
     assert len(ids(page)) < 24  # all are shown
-    shapes = Counter(name.split("/")[0] for name in ids(page))
-    patterns = Counter(tiles(page).locator(".chip[title^='pattern: ']").all_inner_texts())
-    assert counts(page, "label") == shapes
-    assert counts(page, "pattern") == patterns
-    page.get_by_role("list", name="label", exact=True).get_by_role("link", name="star").click()
-    expect(page.locator(".facet [aria-current]")).to_contain_text("star")
-    assert labels(page) == {"star"}
-    assert counts(page, "label") == shapes  # so that another can be chosen
+    assert counts(page, "label") == Counter(name.split("/")[0] for name in ids(page))
     patterns = Counter(tiles(page).locator(".chip[title^='pattern: ']").all_inner_texts())
     assert counts(page, "pattern") == patterns
     page.goto("/")
@@ -159,7 +156,22 @@ def test_values_are_counted_in_the_current_search(open_page: Callable[..., Page]
     expect(heading(page, "Like your picture")).to_be_visible()
     page.get_by_text("Filters and options").click()
     expect(page.get_by_role("list", name="label", exact=True)).to_be_visible()
-    assert counts(page, "label") == Counter(each.subject.shape for each in subjects(site))
+    shapes = Counter(each.subject.shape for each in subjects(site))
+    assert counts(page, "label") == shapes
+    first, second = (shape for shape, _ in shapes.most_common(2))
+    for shape in (first, second):
+        facet(page, "label", shape).click()
+        expect(page.locator(".facet [aria-current]", has_text=shape)).to_be_visible()
+    assert json.loads(params(page)["filter"]) == {"label": {"$in": [first, second]}}
+    assert labels(page) == {first, second}
+    assert counts(page, "label") == shapes  # so that another can be chosen
+    patterns = Counter(each.subject.pattern for each in subjects(site) if each.subject.shape in (first, second))
+    expect(page.get_by_role("list", name="pattern", exact=True)).to_contain_text(str(max(patterns.values())))
+    assert counts(page, "pattern") == patterns
+    check_axe(page)
+    facet(page, "label", first).click()
+    expect(page.locator(".facet [aria-current]")).to_have_count(1)
+    assert json.loads(params(page)["filter"]) == {"label": second}
 
 
 def test_pages_end_with_the_index_version(open_page: Callable[..., Page]) -> None:
@@ -199,6 +211,7 @@ def test_pages_end_with_the_index_version(open_page: Callable[..., Page]) -> Non
 
 def test_browsing_without_a_query(open_page: Callable[..., Page], site: Site) -> None:
     page = open_page()
+    expect(heading(page, "What does it look like?")).to_be_visible()
     everything = sorted([*(each.image_id for each in site.gallery.exhibits), f"copies/{site.copied}"])
     assert ids(page) == everything[:24]
     expect(status(page)).to_contain_text("24 of 91 pictures")
@@ -212,6 +225,9 @@ def test_browsing_without_a_query(open_page: Callable[..., Page], site: Site) ->
     expect(heading(page, "ring")).to_be_focused()
     rings = [name for name in everything if "ring/" in name]
     assert ids(page) == rings
+    assert json.loads(params(page)["filter"]) == {"label": "ring"}
+    page.get_by_role("link", name="Likeness").click()
+    expect(heading(page, "What does it look like?")).to_be_visible()
     # What needs scores is kept for a query, and has no effect without one.
     page.goto("/?filter=" + quote('{"label": "ring"}') + "&distinct=1&min_score=0.99&diversity=0.5&sort=score")
     assert ids(page) == rings

@@ -113,35 +113,6 @@ def test_a_small_picture_fills_its_tile_and_a_missing_one_says_why(open_page: Ca
     expect(missing).to_have_attribute("title", "the file is another")
 
 
-def test_facets_have_values_and_counts(open_page: Callable[..., Page], site: Site) -> None:
-    page = open_page("/?text=red")
-    page.locator("summary").click()
-
-    def counts(column: str) -> dict[str, int]:
-        items = page.get_by_role("list", name=column, exact=True).get_by_role("link").all_inner_texts()
-        pairs = [item.split("\n") for item in items]
-        return {value: int(count) for value, count in pairs}
-
-    expect(page.get_by_role("list", name="label", exact=True)).to_be_visible()
-    subjects = [each.subject for each in (site.gallery.exhibits[0], *site.gallery.exhibits)]  # the first is there twice
-    shapes = Counter(subject.shape for subject in subjects)
-    assert counts("label") == shapes
-    first, second = (shape for shape, _ in shapes.most_common(2))
-    for shape in (first, second):
-        page.get_by_role("list", name="label", exact=True).get_by_role("link", name=shape).click()
-        expect(page.locator(".facet [aria-current]", has_text=shape)).to_be_visible()
-    assert json.loads(params(page)["filter"]) == {"label": {"$in": [first, second]}}
-    assert labels(page) == {first, second}
-    assert counts("label") == shapes
-    patterns = Counter(subject.pattern for subject in subjects if subject.shape in (first, second))
-    expect(page.get_by_role("list", name="pattern", exact=True)).to_contain_text(str(max(patterns.values())))
-    assert counts("pattern") == patterns
-    check_axe(page)
-    page.locator(".facet [aria-current]", has_text=first).click()
-    expect(page.locator(".facet [aria-current]")).to_have_count(1)
-    assert json.loads(params(page)["filter"]) == {"label": second}
-
-
 def test_times_are_filtered_by_month(open_page: Callable[..., Page]) -> None:
     page = open_page("/?text=red")
     page.locator("summary").click()

@@ -1,25 +1,17 @@
 """Searches for words on the page: why a picture was found, the words in texts and pictures, and the choice of both."""
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pytest
-from numpy.typing import NDArray
 from playwright.sync_api import Locator, Page, expect
 
-from api.http.app import create_app
-from api.local import running
-from embedder.errors import UnsupportedInputError
-from index.collection import Collection
 from index.collection.records import IndexSettings
-from index.collection.rows import row_schema
-from index.search import Searcher
-from jobs.embedding.model_source import model_record
-from tests.support.collections.hand_made import add_version
-from tests.support.collections.small_collection import embedded_row, fake_service, png
-from tests.support.fake_embedder import FakeEmbedder
+from tests.support.servers.page_server import PicturesOnly, columns_site
 from tests.support.servers.page_tools import check_axe, heading, ids, params, search, tiles
 
 pytestmark = pytest.mark.browser
@@ -31,55 +23,34 @@ BOXES = [[0.1, 0.1, 0.5, 0.1], [0.2, 0.4, 0.6, 0.2], [0.1, 0.8, 0.3, 0.1]]
 CAPTION = "It is very early in the morning, and nobody is there yet; then a wombat walks in <b>slowly</b>"
 
 
-class PicturesOnly(FakeEmbedder):
-    def embed_texts(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        raise UnsupportedInputError("the model knows pictures only")
-
-
-def collection_in(folder: str, settings: IndexSettings | None = None) -> tuple[Collection, dict[str, bytes]]:
+def written_site(folder: Path, **options: Any) -> AbstractContextManager[str]:
     """Pictures of one colour each; one has a caption and lines of text."""
-    embedder, collection = FakeEmbedder(), Collection.create_or_open(folder)
     names = [f"plain/{number:03}.png" for number in range(COUNT)]
     names[COUNT // 2] = CAFE  # its colour is neither first nor last
-    pictures = {f"memory:{name}": png((number, 90, 255 - number)) for number, name in enumerate(names)}
-    boxes = pa.list_(pa.list_(pa.float32()))
-    columns = {"caption": pa.string(), "written": pa.string(), "written_boxes": boxes, "label": pa.string()}
     texts = {CAFE: {"caption": CAPTION, "written": WRITTEN, "written_boxes": BOXES}}
-    rows = [
-        embedded_row(name, uri, data, embedder) | texts.get(name, {}) | {"label": ("tea", "mint")[number % 2]}
-        for number, (name, (uri, data)) in enumerate(zip(names, pictures.items(), strict=True))
+    values = [
+        {"image_id": name, "label": ("tea", "mint")[number % 2]} | texts.get(name, {})
+        for number, name in enumerate(names)
     ]
-    schema = row_schema(embedder.identity.dim, [pa.field(name, kind) for name, kind in columns.items()])
-    add_version(
-        collection, pa.Table.from_pylist(rows, schema=schema), settings=settings, model=model_record(embedder.identity)
-    )
-    return collection, pictures
+    types = dict.fromkeys(("caption", "written", "label"), pa.string())
+    return columns_site(folder, values, types | {"written_boxes": pa.list_(pa.list_(pa.float32()))}, **options)
 
 
 @pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Collection, dict[str, bytes]]:
-    return collection_in(str(tmp_path_factory.mktemp("written")))
-
-
-@pytest.fixture(scope="module")
-def with_both(written: tuple[Collection, dict[str, bytes]]) -> Iterator[str]:
-    collection, pictures = written
-    with running(create_app(fake_service(Searcher.open(collection), pictures=pictures))) as address:
+def with_both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with written_site(tmp_path_factory.mktemp("both")) as address:
         yield address
 
 
 @pytest.fixture(scope="module")
-def with_words(written: tuple[Collection, dict[str, bytes]]) -> Iterator[str]:
-    collection, pictures = written
-    service = fake_service(Searcher.open(collection), embedder=PicturesOnly(), pictures=pictures)
-    with running(create_app(service)) as address:
+def with_words(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with written_site(tmp_path_factory.mktemp("words"), embedder=PicturesOnly()) as address:
         yield address
 
 
 @pytest.fixture(scope="module")
 def with_meaning(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    collection, pictures = collection_in(str(tmp_path_factory.mktemp("meaning")), IndexSettings(words=()))
-    with running(create_app(fake_service(Searcher.open(collection), pictures=pictures))) as address:
+    with written_site(tmp_path_factory.mktemp("meaning"), settings=IndexSettings(words=())) as address:
         yield address
 
 

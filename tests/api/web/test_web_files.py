@@ -8,7 +8,7 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from api.http.middleware.every_request import EveryRequestMiddleware
-from api.http.problem_documents import install_problems
+from api.http.problem_documents import PROBLEM_HANDLERS
 from api.http.routes.pages import FOLDER, install_web
 from api.observe.metrics import Metrics
 
@@ -20,8 +20,7 @@ POLICY = {
 
 @pytest.fixture(scope="module")
 def client() -> TestClient:
-    app = FastAPI(docs_url=None)
-    install_problems(app)
+    app = FastAPI(docs_url=None, exception_handlers=PROBLEM_HANDLERS)
     install_web(app)
     app.add_middleware(EveryRequestMiddleware, metrics=Metrics(), first="collection")
     return TestClient(app)

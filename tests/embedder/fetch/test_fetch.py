@@ -13,7 +13,7 @@ import pytest
 from embedder.errors import FetchError
 from embedder.fetch.fetcher import Fetcher, FetchPolicy
 from index.storage.picture_reader import PictureReader
-from tests.support.collections.s3_server import Bucket, FaultyProxy
+from tests.support.collections.s3_server import Bucket, FaultyServer
 from tests.support.pictures.fetching import failure
 from tests.support.scripted_server import Reply, scripted
 
@@ -233,27 +233,16 @@ def test_a_cell_without_bytes_stands_for_the_file_at_its_path(tmp_path: Path, pa
 
 
 @pytest.mark.parametrize("key", ["a.jpg", "deep/er/b c#d%20?é.png"])
-def test_objects_are_read_whole_and_in_part(key: str, store: Bucket) -> None:
+def test_an_object_or_a_part_of_it_costs_one_request(key: str, store: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     store.put(key, PICTURE)
-    fetcher = Fetcher(buckets=PictureReader())
-    assert fetcher.fetch(f"s3://{store.name}/{key}") == PICTURE
-    assert fetcher.fetch(f"s3://{store.name}/{key}#bytes=10-12") == b"\x0a\x0b\x0c"
-    assert fetcher.fetch(f"S3://{store.name}/{key}") == PICTURE
-
-
-@pytest.mark.parametrize("part", ["", "#bytes=10-12"])
-def test_a_picture_in_a_bucket_costs_one_request(part: str, store: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
-    requests: list[str] = []
-
-    class Counting(FaultyProxy):
-        def draw(self, request: str) -> None:
-            requests.append(request)
-
-    store.put("a.jpg", PICTURE)
-    with Counting(store.server, share=0.0, seed=0).listening() as host:
+    server = FaultyServer()
+    with server.listening() as host:
         monkeypatch.setenv("AWS_ENDPOINT_URL_S3", f"http://{host}")
-        Fetcher(buckets=PictureReader()).fetch(f"s3://{store.name}/a.jpg{part}")
-    assert requests == [f"GET /{store.name}/a.jpg"]
+        fetcher = Fetcher(buckets=PictureReader())
+        assert fetcher.fetch(f"s3://{store.name}/{key}") == PICTURE
+        assert fetcher.fetch(f"s3://{store.name}/{key}#bytes=10-12") == b"\x0a\x0b\x0c"
+        assert fetcher.fetch(f"S3://{store.name}/{key}") == PICTURE
+    assert server.count["requests"] == 3
 
 
 def test_buckets_need_a_reader() -> None:
@@ -284,7 +273,7 @@ def test_unusable_objects_have_a_reason(uri: str, reason: str, store: Bucket) ->
 def test_throttled_requests_to_a_bucket_are_retried(store: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     """More often than by Amazon's standard strategy, which gives up at the fourth answer."""
 
-    class Throttled(FaultyProxy):
+    class Throttled(FaultyServer):
         def draw(self, request: str) -> str | None:
             with self._lock:
                 self.count[request] += 1
@@ -293,7 +282,7 @@ def test_throttled_requests_to_a_bucket_are_retried(store: Bucket, monkeypatch: 
     keys = [f"{number}.jpg" for number in range(8)]
     for key in keys:
         store.put(key, PICTURE)
-    with Throttled(store.server, share=0.0, seed=0).listening() as host, ThreadPoolExecutor(8) as pool:
+    with Throttled().listening() as host, ThreadPoolExecutor(8) as pool:
         monkeypatch.setenv("AWS_ENDPOINT_URL_S3", f"http://{host}")
         fetcher = Fetcher(buckets=PictureReader())
         pictures = pool.map(fetcher.fetch, [f"s3://{store.name}/{key}" for key in keys])

@@ -246,14 +246,14 @@ def test_a_host_that_never_answers_is_refused_at_once_and_others_are_not(server:
     server.routes["/hang"] = hang
     # Long enough for a picture on a busy machine.
     fetcher = trusting(timeout_s=1.0, retries=0, max_timeouts=2)
-    errors = [failure(fetcher, server.url + "/hang") for _ in range(2)]
-    asked = len(server.requests)
-    errors.append(failure(fetcher, server.url + "/picture"))
-    assert [(error.reason, error.retryable) for error in errors] == [("timeout", True)] * 3
-    assert "answered none of 2 requests in time; try again later" in str(errors[-1])
-    assert len(server.requests) == asked
-    assert fetcher.fetch(other + "/picture") == PICTURE
-    assert [failure(fetcher, other + "/hang").reason for _ in range(3)] == ["timeout"] * 3
+    with ThreadPoolExecutor(3) as pool:
+        errors = [*pool.map(failure, [fetcher] * 2, [server.url + "/hang"] * 2)]
+        errors.append(failure(fetcher, server.url + "/picture"))
+        assert [request.path for request in server.requests] == ["/hang"] * 2
+        assert fetcher.fetch(other + "/picture") == PICTURE
+        errors += pool.map(failure, [fetcher] * 3, [other + "/hang"] * 3)
+    assert [(error.reason, error.retryable) for error in errors] == [("timeout", True)] * 6
+    assert "answered none of 2 requests in time; try again later" in str(errors[2])
     assert fetcher.fetch(other + "/picture") == PICTURE  # a host that answered is never refused
     released.set()
 

@@ -4,6 +4,7 @@ import gzip
 import socket
 import tracemalloc
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -38,10 +39,6 @@ def failed(path: str, **limits: Any) -> FetchError:
 
 def ok(headers: bytes, body: bytes = b"", *, endless: bytes = b"") -> Route:
     return raw(OK, headers, b"\r\n\r\n", body, endless=endless)
-
-
-def typed(kind: bytes, body: bytes = b"", *, endless: bytes = b"") -> Route:
-    return raw(b"HTTP/1.1 200 OK\r\nContent-Type:", kind, b"\r\n\r\n", body, endless=endless)
 
 
 def status(line: bytes, body: bytes = b"", *, endless: bytes = b"") -> Route:
@@ -109,13 +106,16 @@ COMPRESSED = {
     "wrong checksum": (raw(GZIP, gzip.compress(PICTURE)[:-8], bytes(8)), "bad_content_encoding"),
 }
 TYPES = {
-    "endless events": (typed(b"text/event-stream", endless=b"data: x\n\n" * 99), "not_an_image"),
-    "a stream": (typed(b"multipart/x-mixed-replace; boundary=x", endless=b"--x\r\n" * 99), "not_an_image"),
-    "a page": (typed(b"text/html", b"<html>"), "not_an_image"),
-    "a page, on the next line": (typed(b"\r\n text/html", b"<html>"), "not_an_image"),
-    "JSON": (typed(b"application/json", b"{}"), "not_an_image"),
-    "a document": (typed(b"application/pdf", b"%PDF"), "not_an_image"),
-    "imaginary": (typed(b"imaginary/png", PICTURE), "not_an_image"),
+    name: (status(b"200 OK\r\nContent-Type:" + kind, body, endless=endless), "not_an_image")
+    for name, (kind, body, endless) in {
+        "endless events": (b"text/event-stream", b"", b"data: x\n\n" * 99),
+        "a stream": (b"multipart/x-mixed-replace; boundary=x", b"", b"--x\r\n" * 99),
+        "a page": (b"text/html", b"<html>", b""),
+        "a page, on the next line": (b"\r\n text/html", b"<html>", b""),
+        "JSON": (b"application/json", b"{}", b""),
+        "a document": (b"application/pdf", b"%PDF", b""),
+        "imaginary": (b"imaginary/png", PICTURE, b""),
+    }.items()
 }
 TABLES = {"length": LENGTHS, "chunk": CHUNKS, "head": HEADS, "compressed": COMPRESSED, "type": TYPES}
 
@@ -140,20 +140,22 @@ def test_hostile_answers_end_soon_and_cost_little(server: ScriptedServer, route:
 
 
 SLOW = {
-    "status line": (b"", b"H"), "headers": (OK + b"X-Long: ", b"x"), "body": (OK + b"\r\n", b"x"),
-    "known length": (OK + b"Content-Length: 500\r\n\r\n", b"x"), "chunks": (CHUNKED, b"1\r\nx\r\n"),
-    "chunk size": (CHUNKED, b"0"), "trailer": (CHUNKED + b"0\r\n", b"X"), "chunk extension": (CHUNKED + b"1;", b"x"),
-    "compressed": (GZIP, b"\x1f"), "100 Continue": (b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+    "status-line": (b"", b"H"), "headers": (OK + b"X-Long: ", b"x"), "body": (OK + b"\r\n", b"x"),
+    "known-length": (OK + b"Content-Length: 500\r\n\r\n", b"x"), "chunks": (CHUNKED, b"1\r\nx\r\n"),
+    "chunk-size": (CHUNKED, b"0"), "trailer": (CHUNKED + b"0\r\n", b"X"), "chunk-extension": (CHUNKED + b"1;", b"x"),
+    "compressed": (GZIP, b"\x1f"), "100-continue": (b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
     "redirect": (b"HTTP/1.1 302 Go\r\nLocation: /\r\nX-A: ", b"x"), "nothing": (b"", b""),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", SLOW)
-def test_slow_answers_end_with_the_deadline(server: ScriptedServer, name: str) -> None:
-    begin, endless = SLOW[name]
-    server.routes["/slow"] = raw(begin, endless=endless, pause=0.03 if endless else 30)
-    error = failed("/slow", timeout_s=0.3)
-    assert (error.reason, error.retryable) == ("timeout", True)
+def test_slow_answers_end_with_the_deadline(server: ScriptedServer) -> None:
+    for name, (begin, endless) in SLOW.items():
+        server.routes[f"/{name}"] = raw(begin, endless=endless, pause=0.03 if endless else 30)
+    with ThreadPoolExecutor(len(SLOW)) as pool:
+        errors = pool.map(lambda name: failed(f"/{name}", timeout_s=1), SLOW)
+    assert {name: (error.reason, error.retryable) for name, error in zip(SLOW, errors, strict=True)} == (
+        dict.fromkeys(SLOW, ("timeout", True))
+    )
 
 
 def test_slow_redirects_share_one_deadline(server: ScriptedServer) -> None:

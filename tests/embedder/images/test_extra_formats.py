@@ -5,6 +5,7 @@ import zlib
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pillow_heif
@@ -20,7 +21,7 @@ from embedder.images.limits import DEFAULT_LIMITS, ImageLimits
 from jobs.demo.gallery import STORED_AS
 from tests.support.pictures.damage import REASONS, damage
 from tests.support.pictures.raw_files import dng
-from tests.support.pictures.sample_images import CENTRE, WHOLE, corner_error, encode, quarters, smooth
+from tests.support.pictures.sample_images import CENTRE, WHOLE, corner_error, encode, quarters, reason_of, smooth
 from tests.support.processes import python
 
 pillow_heif.register_heif_opener()
@@ -98,7 +99,7 @@ def test_a_pool_decodes_them_and_makes_thumbnails() -> None:
 
 @pytest.mark.parametrize("size", [(1, 1), (8, 8), (256, 256), (300, 200), (1000, 3), (4097, 2), (1920, 1080)])
 def test_the_size_in_a_header_of_jpeg_xl(size: tuple[int, int]) -> None:
-    assert jxl_size(encode(Image.new("L", size), "JXL")) == size
+    assert jxl_size(encode(Image.new("L", size), "JXL", effort=1)) == size
 
 
 def jxl_header(width: int, height: int) -> bytes:
@@ -108,10 +109,8 @@ def jxl_header(width: int, height: int) -> bytes:
 
 @pytest.mark.parametrize("name", EXTRA_FORMATS)
 def test_limits_hold_before_anything_is_decoded(name: str) -> None:
-    def reason(data: bytes, **limits: float) -> str:
-        with pytest.raises(ImageError) as caught:
-            decode_image(data, CENTRE, limits=ImageLimits(**limits))  # type: ignore[arg-type]
-        return caught.value.reason
+    def reason(data: bytes, **limits: Any) -> str | None:
+        return reason_of(decode_image, data, CENTRE, limits=ImageLimits(**limits))
 
     data = SMALL[name]
     assert reason(data, max_pixels=96 * 64 - 1) == "too_many_pixels"
@@ -125,8 +124,8 @@ def test_limits_hold_before_anything_is_decoded(name: str) -> None:
         wide = data.replace((96).to_bytes(4, "big"), (2**30).to_bytes(4, "big"))
         assert reason(wide) in {"corrupt", "too_many_pixels"}
     else:
-        wide = data.replace(b"\x00\x01\x03\0\x01\0\0\0\x60\0", b"\x00\x01\x03\0\x01\0\0\0\xff\xff")
-        tall = wide.replace(b"\x01\x01\x03\0\x01\0\0\0\x40\0", b"\x01\x01\x03\0\x01\0\0\0\xff\xff")
+        wide = data.replace(b"\x00\x01\x04\0\x01\0\0\0\x60\0", b"\x00\x01\x04\0\x01\0\0\0\xff\xff")
+        tall = wide.replace(b"\x01\x01\x04\0\x01\0\0\0\x40\0", b"\x01\x01\x04\0\x01\0\0\0\xff\xff")
         assert reason(tall) in {"corrupt", "too_many_pixels"}  # LibRaw compares it with the size of the file
 
 

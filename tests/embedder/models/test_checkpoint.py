@@ -187,9 +187,16 @@ def test_a_file_that_is_not_safetensors_is_named(copied: Path, content: bytes) -
         fingerprint(copied)
 
 
-def test_the_home_of_an_unknown_user_is_no_folder() -> None:
-    with pytest.raises(ModelNotFoundError, match=r"there is no folder .*~nobody-here/model: give the folder"):
-        Checkpoint.find("~nobody-here/model")
+@pytest.mark.parametrize(
+    ("model", "revision", "message"),
+    [
+        ("~nobody-here/model", None, r"there is no folder .*~nobody-here/model: give the folder"),
+        (".", "main", "only hub ids have revisions: leave 'main' out"),
+    ],
+)
+def test_what_is_no_checkpoint_is_named(model: str, revision: str | None, message: str) -> None:
+    with pytest.raises(ModelError, match=message):
+        Checkpoint.find(model, revision)
 
 
 @pytest.mark.parametrize("damage", UNFIT)

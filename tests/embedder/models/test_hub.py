@@ -2,7 +2,6 @@
 
 import errno
 import json
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -89,32 +88,30 @@ def test_a_failed_download_says_why_although_small_files_are_in_the_cache(monkey
 
 
 @pytest.mark.parametrize(
-    ("model", "revision", "message"),
+    ("model", "revision", "setting", "message"),
     [
-        ("me/other", None, r"there is no model 'me/other' at http.*, or it is private"),
-        ("me/gated", None, r"'me/gated' is gated: accept its terms at http.*/me/gated"),
-        ("me/tiny", "v9", r"model 'me/tiny' has no revision 'v9'"),
-        ("no model", None, r"'no model' is neither a folder on this machine nor a hub id"),
+        ("me/other", None, {}, r"there is no model 'me/other' at http.*, or it is private"),
+        ("me/gated", None, {}, r"'me/gated' is gated: accept its terms at http.*/me/gated"),
+        ("me/tiny", "v9", {}, r"model 'me/tiny' has no revision 'v9'"),
+        ("no model", None, {}, r"'no model' is neither a folder on this machine nor a hub id"),
+        (
+            *("me/tiny", "v1", {"ENDPOINT": "http://127.0.0.1:9"}),
+            r"9 could not be reached .*`hf download me/tiny --revision v1 --local-dir checkpoint` where .* copy that "
+            r"folder here, and give `--model \./checkpoint`",
+        ),
+        (
+            *("me/tiny", None, {"HF_HUB_OFFLINE": True}),
+            r"HF_HUB_OFFLINE forbids a download. Run `hf download me/tiny --local-dir",
+        ),
     ],
 )
-def test_the_error_for_a_missing_model_says_what_to_do(model: str, revision: str | None, message: str) -> None:
+def test_the_error_for_a_missing_model_says_what_to_do(
+    model: str, revision: str | None, setting: dict[str, object], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in setting.items():
+        monkeypatch.setattr(huggingface_hub.constants, name, value)
     with pytest.raises(ModelNotFoundError, match=message):
         fetch_checkpoint(model, revision)
-
-
-def test_the_error_for_an_unreachable_hub_has_a_command_to_run_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:9")
-    with pytest.raises(ModelNotFoundError, match=r"9 could not be reached") as caught:
-        fetch_checkpoint("me/tiny", "v1")
-    advice = r"`hf download (.*?)` where .* copy that folder here, and give `--model (.*)`"
-    [arguments] = re.findall(advice, str(caught.value))
-    assert arguments == ("me/tiny --revision v1 --local-dir checkpoint", "./checkpoint")
-
-
-def test_the_error_for_a_forbidden_download_names_the_setting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    with pytest.raises(ModelNotFoundError, match=r"HF_HUB_OFFLINE forbids a download. Run `hf download me/tiny --"):
-        fetch_checkpoint("me/tiny", None)
 
 
 def test_a_hub_that_does_not_answer_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -166,7 +166,6 @@ def test_half_precision_gives_nearly_the_same_float32_vectors_and_the_same_finge
     [
         ({"device": "gpu"}, "expected a device such as cuda"),
         ({"device": "cuda"}, r"device 'cuda' was requested, but torch .* sees no CUDA device"),
-        ({"revision": "main"}, "only hub ids have revisions: leave 'main' out"),
     ],
 )
 def test_invalid_options_are_refused(

@@ -32,6 +32,11 @@ def labelled(folder: Path, seed: int, settings: IndexSettings | None = None) -> 
     return Searcher.open(collection)
 
 
+@pytest.fixture(scope="module")
+def searcher(tmp_path_factory: pytest.TempPathFactory) -> Searcher:
+    return labelled(tmp_path_factory.mktemp("exact"), 1)
+
+
 def by_hand(searcher: Searcher) -> dict[str, tuple[int, float, float, float, float]]:
     """Queries, precision@1, 5 and 10 and mean average precision of each label: loops over pairs, in float64."""
     known = {f"{n:03}": label for n, label in enumerate(LABELS) if label and n != 5}
@@ -49,20 +54,18 @@ def by_hand(searcher: Searcher) -> dict[str, tuple[int, float, float, float, flo
     return {label: (len(rows), *np.mean(rows, axis=0).tolist()) for label, rows in found.items()}
 
 
-def test_the_figures_are_those_of_a_plain_script_with_any_index(tmp_path: Path) -> None:
-    approximate = IndexSettings(factory="IVF4,SQ8", target_recall=0.1)
-    for name, settings in (("exact", None), ("approximate", approximate)):
-        searcher = labelled(tmp_path / name, 1, settings)
-        images = LabelledImages.of(searcher, "kind")
+def test_the_figures_are_those_of_a_plain_script_with_any_index(tmp_path: Path, searcher: Searcher) -> None:
+    for side in (searcher, labelled(tmp_path, 1, IndexSettings(factory="IVF4,SQ8", target_recall=0.1))):
+        images = LabelledImages.of(side, "kind")
         found = evaluate(images, sample_queries([images], 10_000))
-        expected = by_hand(searcher)
+        expected = by_hand(side)
         assert [each.label for each in found.classes] == ["a", "b", "c"]
         for each in (found.overall, *found.classes):
             precision = [each.precision[k].value for k in ("1", "5", "10")]
             figures = (each.queries, *precision, each.mean_average_precision.value)
             assert figures == pytest.approx(expected[each.label], abs=1e-6)
         assert (found.images, found.labelled) == (COUNT - 1, sum(label is not None for label in LABELS) - 1)
-        assert found.recall == searcher.manifest.recall["10"]
+        assert found.recall == side.manifest.recall["10"]
         shares = [each.share for each in found.confusions]
         assert shares == sorted(shares, reverse=True)
         wrong = sum(each.share for each in found.confusions if each.label == "a")
@@ -77,8 +80,8 @@ def test_the_interval_is_that_of_wilson() -> None:
         assert math.isclose(estimate.value, hits / of)
 
 
-def test_two_sides_have_the_same_queries(tmp_path: Path) -> None:
-    one, other = (LabelledImages.of(labelled(tmp_path / str(seed), seed), "kind") for seed in (1, 2))
+def test_two_sides_have_the_same_queries(tmp_path: Path, searcher: Searcher) -> None:
+    one, other = (LabelledImages.of(each, "kind") for each in (searcher, labelled(tmp_path, 2)))
     queries = sample_queries([one, other], 50)
     assert len(set(queries)) == 50
     assert list(queries) == sorted(queries)
@@ -86,8 +89,7 @@ def test_two_sides_have_the_same_queries(tmp_path: Path) -> None:
     assert evaluate(one, queries).overall.queries == evaluate(other, queries).overall.queries == 50
 
 
-def test_columns_without_labels_are_refused(tmp_path: Path) -> None:
-    searcher = labelled(tmp_path, 1)
+def test_columns_without_labels_are_refused(searcher: Searcher) -> None:
     with pytest.raises(QueryError, match=r"has no column 'shape': expected one of image_id, .*kind"):
         LabelledImages.of(searcher, "shape")
     with pytest.raises(QueryError, match="no two images have the same value in column 'image_id'"):
@@ -105,8 +107,8 @@ def test_blank_cells_and_nan_are_not_labels(tmp_path: Path) -> None:
     assert found == {"kind": ["a", None, None, None], "number": ["1.5", None, None, "0.0"]}
 
 
-def test_as_many_labels_as_images_need_no_table_of_all_pairs(tmp_path: Path) -> None:
-    images = LabelledImages.of(labelled(tmp_path, 1), "kind")
+def test_as_many_labels_as_images_need_no_table_of_all_pairs(searcher: Searcher) -> None:
+    images = LabelledImages.of(searcher, "kind")
     many = replace(images, codes=images.codes * 100_000, names=[str(number) for number in range(300_001)])
     queries = images.queries()
     found = [[each.share for each in evaluate(side, queries).confusions] for side in (images, many)]

@@ -26,8 +26,9 @@ def crowded(seed: int = 0) -> Vectors:
 def greedy(vectors: Vectors, order: Positions, cut: float = CUT) -> dict[int, int]:
     """The keeper of each row, by brute force."""
     keeper: dict[int, int] = {}
+    alike = rounded(vectors @ vectors.T) >= cut
     for row in order.tolist():
-        near = [kept for kept in keeper if keeper[kept] == kept and rounded(vectors[[row]] @ vectors[kept])[0] >= cut]
+        near = [kept for kept in keeper if keeper[kept] == kept and alike[row, kept]]
         keeper[row] = near[0] if near else row
     return keeper
 
@@ -50,7 +51,7 @@ def test_the_preferred_image_of_near_equal_ones_is_kept(searcher: Searcher, cut:
     assert pruning.scores.tolist() == pytest.approx(scores, abs=1e-6)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(3))
 def test_what_changes_is_decided_as_if_everything_were(searcher: Searcher, seed: int) -> None:
     """Some images leave, others come that may be preferred to the kept ones."""
     vectors, rng = crowded(), np.random.default_rng(seed)

@@ -11,7 +11,6 @@ from index.builder.merge_policy import Merge
 from index.builder.tune import tune
 from index.collection import Collection
 from index.collection.records import IndexSettings
-from index.search import Searcher
 from index.segments.vector_index import VectorIndex
 from tests.support.collections.hand_made import MODEL, add_run, add_version, rows, unit_vectors
 
@@ -41,48 +40,21 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_nights_leave_two_segments_and_the_promised_recall(collection: Collection) -> None:
-    first, vectors, live = build_index(collection), in_half(2_400, 0, 0), np.arange(2_400) < 2_000
-    vectors[:2_000] = in_half(2_000, 0, 0)
-    rng = np.random.default_rng(0)
-    trained = set()
-    for night in range(8):
-        new = range(2_000 + 50 * night, 2_050 + 50 * night)
-        gone = rng.choice(np.flatnonzero(live), 20, replace=False)
-        live[gone], live[new.start : new.stop] = False, True
-        deletes = [f"{row:05d}" for row in gone]
-        add_run(
-            collection, rows(ids(new.start, new.stop), vectors[new.start : new.stop]), deletes=deletes, model=MODEL_16
-        )
-        manifest = build_index(collection)
-        assert (manifest.base, manifest.aged) == (f"{night + 1:06d}", False)
-        assert len(manifest.segments) <= 2
-        assert all(each.factory != "Flat" or each.ntotal <= 256 for each in manifest.segments)
-        assert min(kind.recall for kind in manifest.kinds.values()) >= 0.9
-        trained |= {segment.trained for segment in manifest.segments}
-    assert trained == {0, 2_000}
-    assert {each.factory for each in manifest.segments} <= {first.segments[0].factory, "Flat"}
-    searcher, queries = Searcher.open(collection), in_half(200, 9, 0)
-    exact = np.argsort(-(queries @ vectors.T + np.where(live, 0, -2)), axis=1)[:, :10]
-    found = [{int(match.image_id) for match in matches} for matches in searcher.search(queries, 10, kind="image")]
-    assert np.mean([len(mine & {*true}) for mine, true in zip(found, exact.tolist(), strict=True)]) >= 9
-
-
 def test_newer_rows_are_scanned_while_that_costs_less_than_probing_as_many_lists(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("index.builder.merge_policy.TAIL_SHARE", 8)
+    monkeypatch.setattr("index.builder.merge_policy.TAIL_SHARE", 2)
     collection = Collection.create_or_open(str(tmp_path))
-    add_run(collection, rows(ids(0, 10_000), in_half(10_000, 5, 0)), model=MODEL_16)
+    add_run(collection, rows(ids(0, 4_000), in_half(4_000, 5, 0)), model=MODEL_16)
     large = build_index(collection, IndexSettings(latency_ms=1e-6, factory="IVF64,Flat", target_recall=0.95))
     limit = 256 + 32 * (int(large.segments[0].parameters["nprobe"]) + 16)
-    assert 832 < limit < 10_000 // 8
+    assert 832 < limit < 4_000 // 2
     for first, last, factory in ((0, 300, "Flat"), (300, limit, "Flat"), (limit, limit + 1, "IVF64,Flat")):
-        new = ids(10_000 + first, 10_000 + last)
+        new = ids(4_000 + first, 4_000 + last)
         add_run(collection, rows(new, in_half(len(new), 7, 0)), model=MODEL_16)
         manifest = build_index(collection)
         kinds = [(segment.ntotal, segment.factory, segment.trained) for segment in manifest.segments]
-        assert kinds == [(10_000, "IVF64,Flat", 10_000), (last, factory, 0 if factory == "Flat" else 10_000)]
+        assert kinds == [(4_000, "IVF64,Flat", 4_000), (last, factory, 0 if factory == "Flat" else 4_000)]
 
 
 def test_rows_unlike_those_that_the_index_was_trained_for_are_trained_for(
@@ -106,12 +78,13 @@ def test_a_version_whose_queries_cost_twice_as_much_says_so_and_is_built_anew(
     for night in range(4):
         new = ids(2_000 + night * 250, 2_250 + night * 250)
         add_run(collection, rows(new, in_half(250, night + 3, 0)), model=MODEL_16)
-        monkeypatch.setattr("index.builder.measure._cost", lambda segments, _: float(len(segments.parts)))
+        # Twice as much beside one segment of newer rows is no reason: a small one costs the same whatever its size.
+        monkeypatch.setattr("index.builder.measure._cost", lambda segments, _: 1.1 * len(segments.parts))
         manifest = build_index(collection)
         if manifest.aged:
             break
-    assert (len(manifest.segments), manifest.ageing, manifest.built_cost) == (3, 3.0, 1.0)
-    said = f"a query in index version {manifest.version} costs 3.0 times as much as after the last build from all rows"
+    assert (len(manifest.segments), manifest.ageing, manifest.built_cost) == (3, 3.3, 1.0)
+    said = f"a query in index version {manifest.version} costs 3.3 times as much as after the last build from all rows"
     assert f"{said}: the next build will be one from all rows" in caplog.text
     mended = build_index(collection)  # although nothing has changed
     assert f"{said}: building from all rows" in caplog.text
@@ -119,20 +92,10 @@ def test_a_version_whose_queries_cost_twice_as_much_says_so_and_is_built_anew(
     assert build_index(collection) == mended
 
 
-def test_one_segment_of_newer_rows_is_no_reason_to_build_anew(
-    collection: Collection, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Small segments cost nearly the same whatever their size, and time is measured with some noise."""
-    monkeypatch.setattr("index.builder.measure._cost", lambda *_: 2.2)
-    add_run(collection, rows(ids(2_000, 2_010), in_half(10, 3, 0)), model=MODEL_16)
-    manifest = build_index(collection)
-    assert (len(manifest.segments), manifest.ageing, manifest.aged) == (2, 2.2, False)
-
-
 def test_the_cost_of_a_query_is_that_of_all_segments_beside_the_largest(collection: Collection) -> None:
-    assert build_index(collection, IndexSettings(segment_rows=500, latency_ms=1e-6, target_recall=0.5)).cost > 1.5
-    manifest = build_index(collection, SETTINGS)
+    manifest = build_index(collection)
     assert (manifest.cost, manifest.built_cost, manifest.ageing) == (1.0, 1.0, 1.0)
+    assert build_index(collection, IndexSettings(segment_rows=500, latency_ms=1e-6, target_recall=0.5)).cost > 1.5
 
 
 def test_speed_is_measured_when_the_segments_have_changed_much(

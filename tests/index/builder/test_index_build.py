@@ -23,7 +23,6 @@ from index.errors import (
     RecallTooLowError,
 )
 from index.search import Searcher
-from index.segments.segment import Segment
 from index.versions.prune import prune
 from tests.support.collections.hand_made import DIM, MODEL, add_run, add_version, rows, unit_vectors
 
@@ -288,16 +287,3 @@ def test_a_version_below_its_target_is_built_once(collection: Collection, monkey
     assert collection.versions() == ["000001", "000002"]
     add_run(collection, rows(["newer"]))
     assert build_index(collection).version == collection.current() == "000003"
-
-
-@pytest.mark.parametrize("wrong", ["ids", "vectors"])
-def test_a_failed_self_check_is_an_error(collection: Collection, monkeypatch: pytest.MonkeyPatch, wrong: str) -> None:
-    build_index(collection)
-    add_run(collection, rows(["new", "newer"]))
-    real = getattr(Segment, wrong)
-    monkeypatch.setattr(Segment, wrong, lambda segment, positions: real(segment, positions[::-1].copy()))
-    with pytest.raises(DamagedVersionError, match=r"failed its self-check and was not published: .*check the disk"):
-        build_index(collection)
-    monkeypatch.undo()
-    assert collection.versions() == [collection.current()] == ["000001"]
-    assert names(index_file(collection, "segments")) == ["000001-00"]

@@ -130,8 +130,8 @@ def test_everything_is_built_anew_when_necessary(collection: Collection) -> None
 
 def test_few_new_rows_are_searched_exactly_whatever_index_is_requested(collection: Collection) -> None:
     assert [segment.factory for segment in build_index(collection, APPROXIMATE).segments] == ["IVF16,Flat"]
-    for step in range(5):
-        add_run(collection, rows([f"new-{step}"], unit_vectors(1, seed=step + 5)), deletes=[f"new-{step - 3}"])
+    for step in range(3):
+        add_run(collection, rows([f"new-{step}"], unit_vectors(1, seed=step + 5)), deletes=[f"new-{step - 1}"])
         manifest = build_index(collection)
         assert manifest.base == f"{step + 1:06d}"
     assert [segment.factory for segment in manifest.segments][:1] == ["IVF16,Flat"]
@@ -161,8 +161,8 @@ def test_a_collection_that_outgrows_exact_scans_is_searched_approximately(collec
     settings = IndexSettings(latency_ms=1e-6, target_recall=0.8)  # at most 256 rows are scanned exactly
     add_run(collection, rows([], unit_vectors(0)), deletes=IDS[100:])
     assert [segment.factory for segment in build_index(collection, settings).segments] == ["Flat"]
-    vectors = unit_vectors(1_200, seed=5)
-    for step in range(4):
+    vectors = unit_vectors(600, seed=5)
+    for step in range(2):
         new = range(step * 300, (step + 1) * 300)
         add_run(collection, rows([f"new-{number}" for number in new], vectors[new.start : new.stop]))
         manifest = build_index(collection)
@@ -183,23 +183,26 @@ def test_memory_is_limited_in_updates_too(collection: Collection) -> None:
     assert collection.current() == "000002"
 
 
-def test_newer_rows_are_one_approximate_segment_until_they_join_the_large_one(collection: Collection) -> None:
-    vectors = unit_vectors(17_200, seed=5)
-    add_run(collection, rows([f"{number}" for number in range(16_000)], vectors[:16_000]), deletes=IDS)
-    settings = IndexSettings(latency_ms=0.01, max_memory=430_000, target_recall=0.8)
+def test_newer_rows_are_one_approximate_segment_until_they_join_the_large_one(
+    collection: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("index.builder.merge_policy.TAIL_SHARE", 10)
+    vectors = unit_vectors(7_200, seed=5)
+    add_run(collection, rows([f"{number}" for number in range(6_000)], vectors[:6_000]), deletes=IDS)
+    settings = IndexSettings(latency_ms=0.01, max_memory=200_000, target_recall=0.8)
     first = build_index(collection, settings)
     assert [segment.factory != "Flat" for segment in first.segments] == [True]
     counts = []
     for step in range(4):
-        new = range(16_000 + 300 * step, 16_300 + 300 * step)
+        new = range(6_000 + 300 * step, 6_300 + 300 * step)
         add_run(collection, rows([f"{number}" for number in new], vectors[new.start : new.stop]))
         manifest = build_index(collection)
         assert manifest.base == f"{step + 1:06d}"  # an update
-        assert manifest.memory <= 430_000
+        assert manifest.memory <= 200_000
         assert {segment.factory for segment in manifest.segments} == {first.segments[0].factory}
-        assert {segment.trained for segment in manifest.segments} == {16_000}
+        assert {segment.trained for segment in manifest.segments} == {6_000}
         counts.append([segment.ntotal for segment in manifest.segments])
-    assert counts == [[16_000, 300], [16_000, 600], [16_900], [16_900, 300]]
+    assert counts == [[6_000, 300], [6_000, 600], [6_900], [6_900, 300]]
 
 
 def test_a_version_below_its_target_goes_live_only_by_promotion(
@@ -264,8 +267,7 @@ def test_a_version_that_outgrew_its_queries_is_measured_with_others(collection: 
 
 def test_a_factory_that_cannot_be_built_leaves_the_live_version(collection: Collection) -> None:
     build_index(collection)
-    for factory in ("nonsense", "PQ4x4", "IVF601,Flat"):
-        with pytest.raises(FactoryError):
-            build_index(collection, IndexSettings(factory=factory))
+    with pytest.raises(FactoryError):
+        build_index(collection, IndexSettings(factory="IVF601,Flat"))
     assert collection.versions() == [collection.current()] == ["000001"]
     assert [entry.name for entry in collection.storage.list("index/segments")] == ["000001-00"]

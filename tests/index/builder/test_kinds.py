@@ -121,17 +121,6 @@ def test_wider_searches_of_default_indexes_lose_no_score_on_average(tmp_path: Pa
     assert means[-1] == pytest.approx(exact.mean(), abs=1e-3)
 
 
-def test_an_answer_does_not_depend_on_the_other_queries_of_its_batch(
-    built: tuple[Collection, VersionManifest, Vectors],
-) -> None:
-    searcher, sample = Searcher.open(built[0]), queries("contrast", 300)[:60]
-    together = searcher.search(sample, 10, kind="contrast")
-    again = searcher.search(sample[::-1], 10, kind="contrast")[::-1]
-    apart = [searcher.search(query[np.newaxis], 10, kind="contrast")[0] for query in sample]
-    ids = [[[match.image_id for match in each] for each in found] for found in (together, again, apart)]
-    assert ids[0] == ids[1] == ids[2]
-
-
 def test_the_percentile_of_a_text_is_among_scores_of_texts(
     built: tuple[Collection, VersionManifest, Vectors],
 ) -> None:

@@ -71,22 +71,6 @@ def test_a_folders_name_is_no_column_and_no_pattern(tmp_path: Path, folder: str)
     assert found == [{"image_id": "a", "label": "x"}, {"image_id": "b", "label": "y"}]
 
 
-@pytest.mark.parametrize("number", [0, 1])
-def test_an_altered_file_is_named(collection: Collection, number: int) -> None:
-    run = add_run(collection, rows(["a"]), deletes=["b"])
-    file = run.facts[number]
-    path = Path(collection.location) / file.path
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    for content in (bytes(data), bytes(data[:-1]), b""):
-        path.write_bytes(content)
-        with pytest.raises(DamagedRunError, match=f"{file.path} cannot be read"):
-            len(collection.snapshot().live)
-    path.unlink()
-    with pytest.raises(DamagedRunError, match=f"{file.path} cannot be read"):
-        len(collection.snapshot().live)
-
-
 def test_names_that_differ_in_case_alone_and_names_of_sql_stay_apart(collection: Collection) -> None:
     columns: dict[str, list[Any]] = {
         "Label": ["x"],
@@ -102,14 +86,6 @@ def test_names_that_differ_in_case_alone_and_names_of_sql_stay_apart(collection:
     found = collection.live_rows([*columns, "uri"]).to_pylist()
     assert found[0] == {name: values[0] for name, values in columns.items()} | {"uri": "memory:a"}
     assert found[1] == dict.fromkeys(columns) | {"label": 3, "uri": "memory:b"}
-
-
-def test_integers_of_two_signs_are_all_exact(collection: Collection) -> None:
-    large = 2**64 - 1
-    add_run(collection, rows(["a"], metadata={"hash": pa.array([large], pa.uint64()), "hashes": [[-1]]}))
-    add_run(collection, rows(["b"], metadata={"hash": [-5], "hashes": pa.array([large], pa.uint64())}))
-    found = collection.live_rows(["hash", "hashes"]).to_pylist()
-    assert found == [{"hash": large, "hashes": [-1]}, {"hash": -5, "hashes": [large]}]
 
 
 @pytest.mark.parametrize("zone", [None, "UTC"])
@@ -192,6 +168,9 @@ def test_values_are_read_as_they_were_written(collection: Collection, name: str)
         (pa.array([1]), pa.array(["x"]), ["1", "x"]),
         (pa.array([1]), pa.array([["x"]]), [["1"], ["x"]]),
         (pa.array([1.5]), pa.array([2]), [1.5, 2.0]),
+        (pa.array([2**53 + 1]), pa.array([0.5]), [float(2**53), 0.5]),  # too large for a float
+        (pa.array([2**64 - 1], pa.uint64()), pa.array([-5]), [2**64 - 1, -5]),
+        (pa.array([[-1]]), pa.array([2**64 - 1], pa.uint64()), [[-1], [2**64 - 1]]),
         (pa.nulls(1), pa.array([["x"]]), [None, ["x"]]),
         (pa.array(["t"]), pa.array(["[1]"], pa.string()).cast(JSON), ['"t"', "[1]"]),
         (pa.array([True]), pa.array(["yes"]), ["true", "yes"]),
@@ -224,20 +203,17 @@ def test_facts_of_an_uncommitted_run_are_made_and_can_be_stored(collection: Coll
     assert catalog.store_facts() == collection.commit_run(start, files).facts
 
 
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("threads", [2, *(pytest.param(each, marks=pytest.mark.long) for each in (1, 8))])
 @pytest.mark.parametrize("kept", [False, True])
-def test_a_signal_ends_a_query_like_any_other_code(
-    collection: Collection, signum: signal.Signals, threads: int, kept: bool
-) -> None:
+def test_a_signal_ends_a_query_like_any_other_code(collection: Collection, threads: int, kept: bool) -> None:
     """However many threads DuckDB has: others may have all the work, and the one that asked sleeps."""
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
     add_run(collection, rows(["a"]))
-    catalog, before = catalog_of(collection), signal.signal(signum, interrupt)
-    timer = threading.Timer(0.5, os.kill, [os.getpid(), signum])
+    catalog, before = catalog_of(collection), signal.signal(signal.SIGTERM, interrupt)
+    timer = threading.Timer(0.3, os.kill, [os.getpid(), signal.SIGTERM])
     ask = catalog.store if kept else catalog.table
     catalog.create(f"SET threads = {threads}")
     try:
@@ -246,7 +222,7 @@ def test_a_signal_ends_a_query_like_any_other_code(
             ask("SELECT sum(sin(range)) AS waits FROM range(20_000_000_000)")
     finally:
         timer.join()
-        signal.signal(signum, before)
+        signal.signal(signal.SIGTERM, before)
         catalog.create("RESET threads")
     assert catalog.table("SELECT count(*) AS rows FROM written").to_pylist() == [{"rows": 1}]
 
@@ -261,7 +237,7 @@ def test_a_signal_at_any_moment_is_what_its_handler_raises() -> None:
     before = signal.signal(signal.SIGALRM, interrupt)
     try:
         with database().cursor() as cursor:
-            for _ in range(100):
+            for _ in range(50):
                 try:
                     signal.setitimer(signal.ITIMER_REAL, moments.uniform(0.0005, 0.02))
                     while True:
@@ -271,7 +247,7 @@ def test_a_signal_at_any_moment_is_what_its_handler_raises() -> None:
             assert cursor.execute("SELECT 1").fetchall() == [(1,)]
     finally:
         signal.signal(signal.SIGALRM, before)
-    assert ended == {"KeyboardInterrupt": 100}
+    assert ended == {"KeyboardInterrupt": 50}
 
 
 @pytest.fixture
@@ -289,7 +265,6 @@ def test_facts_are_checked_once_and_again_when_they_were_written_to(
     len(collection.snapshot().live)
     with monkeypatch.context() as patch:
         patch.setattr(hashlib, "file_digest", None)
-        patch.setattr(checked, "_known", {})  # as in another process
         assert len(collection.snapshot().live) == 2
     path = Path(collection.location) / run.facts[0].path
     data = bytearray(path.read_bytes())
@@ -308,22 +283,16 @@ def test_facts_of_a_bucket_come_once_and_are_checked_once(bucket: Bucket, monkey
         assert len(collection.snapshot().live) == 2
     with monkeypatch.context() as patch:
         patch.setattr(hashlib, "file_digest", None)
-        patch.setattr(checked, "_known", {})
         for file in named:
             collection.storage.delete(file.path)
         assert len(collection.snapshot().live) == 2
-    cached = FileCache.from_environment().folder / run.facts[0].sha256
-    cached.write_bytes(b"x" + cached.read_bytes()[1:])
-    with pytest.raises(DamagedRunError, match=rf"{run.facts[0].path} cannot be read \(it is missing\)"):
+    cached, path = FileCache.from_environment().folder / named[0].sha256, named[0].path
+    altered = b"x" + cached.read_bytes()[1:]
+    cached.write_bytes(altered)
+    with pytest.raises(DamagedRunError, match=rf"{path} cannot be read \(it is missing\)"):
         len(collection.snapshot().live)
-
-
-def test_facts_damaged_in_a_bucket_are_named(bucket: Bucket) -> None:
-    collection = Collection.create_or_open(bucket.address("likeness"))
-    [facts] = add_run(collection, rows(["a"])).facts
-    data = collection.storage.read(facts.path)
-    collection.storage.write_atomic(facts.path, data[:-1] + b"?")
-    with pytest.raises(DamagedRunError, match=rf"{facts.path} cannot be read \(it has been altered"):
+    collection.storage.write_atomic(path, altered)
+    with pytest.raises(DamagedRunError, match=rf"{path} cannot be read \(it has been altered"):
         len(collection.snapshot().live)
 
 

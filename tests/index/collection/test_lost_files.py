@@ -4,7 +4,6 @@ import json
 import logging
 import re
 import shutil
-from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 
@@ -76,13 +75,12 @@ def test_a_damaged_file_is_warned_about_once(
     assert caplog.text.count(f"{file} is damaged") == 1
 
 
-@pytest.mark.parametrize("format", [2, 3])
-def test_a_version_of_another_release_says_how_to_replace_it(collection: Collection, format: int) -> None:
+def test_a_version_of_another_release_says_how_to_replace_it(collection: Collection) -> None:
     path = Path(collection.location, "index/000003/manifest.json")
     content = json.loads(path.read_bytes())
     del content["kinds"], content["checksum"]
-    path.write_bytes(AnyRecord(**content | {"format": format}).to_bytes())
-    message = f"has format {format}, this release of Likeness reads 4: `likeness index {collection.location}` builds"
+    path.write_bytes(AnyRecord(**content | {"format": 3}).to_bytes())
+    message = f"has format 3, this release of Likeness reads 4: `likeness index {collection.location}` builds"
     with pytest.raises(DamagedVersionError, match=re.escape(message)):
         Searcher.open(collection)
     assert "unreadable" in CliRunner().invoke(app, ["versions", collection.location]).output
@@ -131,17 +129,6 @@ def test_current_is_not_lost_during_a_first_build(tmp_path: Path, monkeypatch: p
     assert collection.current() == "000001"
 
 
-def test_a_flipped_bit_in_current_never_names_another_version(collection: Collection) -> None:
-    path = Path(collection.location) / "CURRENT"
-    data = path.read_bytes()
-    for bit in range(8 * len(data)):
-        path.write_bytes(data[: bit // 8] + bytes([data[bit // 8] ^ 1 << bit % 8]) + data[bit // 8 + 1 :])
-        found = "000003"
-        with suppress(DamagedVersionError):
-            found = str(collection.current())
-        assert found == "000003"
-
-
 # Manifests of runs
 
 
@@ -153,13 +140,12 @@ def lose_run(collection: Collection, number: int, *, all_of_it: bool = False) ->
 
 
 @pytest.mark.parametrize("all_of_it", [False, True])
-@pytest.mark.parametrize("rebuild", [False, True])
-def test_a_lost_run_does_not_shrink_the_index(collection: Collection, rebuild: bool, all_of_it: bool) -> None:
+def test_a_lost_run_does_not_shrink_the_index(collection: Collection, all_of_it: bool) -> None:
     run_id = lose_run(collection, 0, all_of_it=all_of_it)
     source = "" if all_of_it else r" \(of memory:\)"
     named = rf"runs/{run_id}/manifest\.json{source} is missing, and index version 000003"
     with pytest.raises(DamagedRunError, match=named) as refused:
-        build_index(collection, rebuild=rebuild)
+        build_index(collection)
     assert refused.value.file == f"runs/{run_id}/manifest.json"
     for remedy in ("backup", "`likeness embed`", f"`likeness index {collection.location} --accept-lost-runs`"):
         assert remedy in str(refused.value)
@@ -168,7 +154,7 @@ def test_a_lost_run_does_not_shrink_the_index(collection: Collection, rebuild: b
     add_run(collection, rows(["newer"], unit_vectors(1, seed=9)))
     with pytest.raises(DamagedRunError, match=named):
         build_index(collection)
-    assert build_index(collection, rebuild=rebuild, accept_lost_runs=True).ntotal == 3
+    assert build_index(collection, accept_lost_runs=True).ntotal == 3
     assert build_index(collection).version == "000004"  # once accepted, it is not missed again
 
 

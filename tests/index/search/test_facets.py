@@ -125,7 +125,7 @@ def test_a_time_column_is_a_facet_if_images_share_years(tmp_path: Path) -> None:
 def test_a_sample_is_counted_if_there_are_very_many_rows(
     live: tuple[Collection, list[dict[str, Any]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(facets, "MAX_ROWS", COUNT // 3)
+    monkeypatch.setattr(segmented_index, "MAX_ROWS", COUNT // 3)
     monkeypatch.setattr(segmented_index, "BLOCK_ROWS", 100)
     sample = Searcher.open(live[0]).facets()
     assert 0 < sample.rows < COUNT // 2

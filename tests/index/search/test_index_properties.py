@@ -128,11 +128,11 @@ def test_approximate_search_after_a_sequence(
     # At 8 dimensions at most 256 rows are scanned exactly.
     index_settings = IndexSettings(latency_ms=1e-6, factory=factory, target_recall=target)
     model.run({f"{n}": next(fresh) for n in range(2_000)}, set(), set())
-    manifest = build_index(model.collection, index_settings)
-    assert manifest.segments[0].factory == (factory or f"IVF88,PQ{dim}x4fsr,Refine(SQ8)")
-    gone: set[str] = set()
+    [first] = build_index(model.collection, index_settings).segments
+    assert first.factory == (factory or f"IVF88,PQ{dim}x4fsr,Refine(SQ8)")
+    gone, sizes = set[str](), list[list[int]]()
     for step, (new, replaced, rejected, deleted) in enumerate(
-        [(100, 50, 10, 200), (500, 0, 0, 0), (10, 300, 0, 0), (10, 0, 50, 900), (0, 0, 0, 600)]
+        [(50, 0, 0, 20), (20, 5, 0, 5), (100, 50, 10, 200), (10, 300, 0, 0), (10, 0, 50, 900), (0, 0, 0, 150)]
     ):
         chosen = random.permutation(list(model.live)).tolist()
         change = {image_id: next(fresh) for image_id in chosen[:replaced]}
@@ -141,10 +141,14 @@ def test_approximate_search_after_a_sequence(
         model.run(change, set(others[:rejected]), set(others[rejected:]))
         gone |= {*others}
         manifest = build_index(model.collection)
-        assert manifest.kind != "Flat"
-        assert manifest.settings == index_settings
+        assert (manifest.base, manifest.aged, manifest.settings) == (f"{step + 1:06d}", False, index_settings)
+        large, *tail = sorted(manifest.segments, key=lambda segment: -segment.ntotal)
+        assert (large.factory, large.trained) == (first.factory, 2_000)
+        sizes.append([each.ntotal for each in tail])
+        assert all(each.factory == "Flat" for each in tail)
         assert manifest.recall["10"] >= target
         check_approximate(Searcher.open(model.collection), model.live, gone, target)
+    assert sizes == [[50], [75], [], [], [], []]
 
 
 def check_approximate(searcher: Searcher, live: dict[str, Vectors], gone: set[str], target: float) -> None:

@@ -11,6 +11,18 @@ from index.segments.eligible import Eligible
 from index.segments.mapped_rows import MappedRows, write_by_id
 
 
+def mapped(folder: Path, table: pa.Table, by_id: pa.Table | None = None) -> MappedRows:
+    """Rows in batches of 110, with their positions by id, or other ones."""
+    rows, ids = folder / "rows.arrow", folder / "ids.arrow"
+    for path, content in ((rows, table), (ids, by_id)):
+        if content is not None:
+            with pa.ipc.new_file(str(path), content.schema) as file:
+                file.write_table(content, max_chunksize=110)
+    if by_id is None:
+        write_by_id(rows, ids)
+    return MappedRows(rows, ids)
+
+
 @pytest.mark.parametrize("count", [0, 1, 64, 65, 300])
 def test_rows_are_those_of_their_positions(tmp_path: Path, count: int) -> None:
     numbers = list(range(300))
@@ -22,17 +34,11 @@ def test_rows_are_those_of_their_positions(tmp_path: Path, count: int) -> None:
             "taken": pa.array(taken, pa.timestamp("us")),
         }
     )
-    with pa.ipc.new_file(str(tmp_path / "rows.arrow"), table.schema) as file:
-        file.write_table(table, max_chunksize=110)
-    write_by_id(tmp_path / "rows.arrow", tmp_path / "ids.arrow")
-    rows, positions = (
-        MappedRows(tmp_path / "rows.arrow", tmp_path / "ids.arrow"),
-        np.random.default_rng(0).permutation(300)[:count],
-    )
+    rows, positions = mapped(tmp_path, table), np.random.default_rng(0).permutation(300)[:count]
     assert rows.ids(positions).tolist() == [f"{number:03}" for number in positions]
     expected = [{"tags": [number, None], "image_id": f"{number:03}"} for number in positions.tolist()]
     assert rows.rows(positions, ["tags", "image_id"]) == expected
-    for number, row in zip(positions.tolist(), rows.rows(positions), strict=True):
+    for number, row in zip(positions.tolist(), rows.rows(positions, rows.schema.names), strict=True):
         assert list(row) == ["image_id", "tags", "taken"]
         assert (row["taken"] is None) == (number % 7 == 0)
 
@@ -44,11 +50,7 @@ def test_the_newest_live_row_of_an_id_is_found(tmp_path: Path, scanned: int, mon
     random = np.random.default_rng(0)
     ids, live = random.choice(names, 500).tolist(), random.random(500) < 0.1
     live[[n for n, name in enumerate(ids) if name == "z"]] = False
-    table = pa.table({"image_id": ids})
-    with pa.ipc.new_file(str(tmp_path / "rows.arrow"), table.schema) as file:
-        file.write_table(table, max_chunksize=110)
-    write_by_id(tmp_path / "rows.arrow", tmp_path / "ids.arrow")
-    rows = MappedRows(tmp_path / "rows.arrow", tmp_path / "ids.arrow")
+    rows = mapped(tmp_path, pa.table({"image_id": ids}))
     expected = dict.fromkeys([*names, "no", "zz"], -1)
     expected |= {name: position for position, name in enumerate(ids) if live[position]}
     assert -1 < expected["a"] < 500
@@ -67,11 +69,6 @@ def test_the_newest_live_row_of_an_id_is_found(tmp_path: Path, scanned: int, mon
     ],
 )
 def test_positions_that_do_not_fit_the_rows(tmp_path: Path, positions: list[int | None], message: str) -> None:
-    for name, table in {
-        "rows.arrow": pa.table({"image_id": ["a", "b", "c"]}),
-        "ids.arrow": pa.table({"position": pa.array(positions, pa.uint32())}),
-    }.items():
-        with pa.ipc.new_file(str(tmp_path / name), table.schema) as file:
-            file.write_table(table)
+    by_id = pa.table({"position": pa.array(positions, pa.uint32())})
     with pytest.raises(ValueError, match=message):
-        MappedRows(tmp_path / "rows.arrow", tmp_path / "ids.arrow")
+        mapped(tmp_path, pa.table({"image_id": ["a", "b", "c"]}), by_id)

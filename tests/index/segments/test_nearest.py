@@ -2,10 +2,8 @@
 vectors read.
 """
 
-from collections.abc import Iterator
 from pathlib import Path
 
-import faiss
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -22,16 +20,6 @@ from tests.support.collections.hand_made import MODEL, add_version, rows, unit_v
 DIM, ROWS, SEGMENTS = 16, 1_800, 3
 GONE = np.arange(0, ROWS, 11)
 QUERIES = unit_vectors(60, seed=1, dim=DIM)
-Vectors = npt.NDArray[np.float32]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """Faster with so little data, because threads do not wait for each other."""
-    before = faiss.omp_get_max_threads()
-    faiss.omp_set_num_threads(1)
-    yield
-    faiss.omp_set_num_threads(before)
 
 
 @pytest.fixture(scope="module", params=["IVF16,PQ8x4fsr", "HNSW16,SQ8,Refine(SQ8)"])
@@ -48,20 +36,15 @@ def segments(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     return Searcher.open(collection).segments
 
 
-def live_vectors(segments: SegmentedIndex) -> tuple[npt.NDArray[np.int64], Vectors]:
-    positions = segments.live_positions()
-    return positions, segments.vectors(positions)
-
-
 @pytest.mark.parametrize("share", [None, 0.9, 0.3, 0.02, 0.002])
 @pytest.mark.parametrize("k", [1, 10, 50])
 def test_several_segments_answer_as_brute_force_does(segments: SegmentedIndex, share: float | None, k: int) -> None:
     assert [bool(segment.parameters) for segment in segments.parts] == [True] * SEGMENTS + [False]
-    positions, vectors = live_vectors(segments)
+    positions = segments.live_positions()
     passes = np.ones(len(positions), bool) if share is None else np.random.default_rng(2).random(len(positions)) < share
     eligible = None if share is None else segments.eligible_at(positions[passes])
     found = segments.search(QUERIES, k, eligible)
-    exact = np.where(passes, QUERIES @ vectors.T, -np.inf)
+    exact = np.where(passes, QUERIES @ segments.vectors(positions).T, -np.inf)
     count = min(k, int(passes.sum()))
     best = positions[np.argsort(-exact, axis=1)[:, :count]]
     assert found.positions.shape == (len(QUERIES), k)

@@ -1,9 +1,8 @@
 """A segment: exact scores, k results if k rows are eligible, no others; with every kind of index and without one."""
 
 import errno
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import cache, cached_property
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -14,9 +13,9 @@ import pytest
 
 from index.builder.choose import ann_factory, choose
 from index.builder.segment import SegmentJob, write_ann
+from index.builder.segment_rows import write_rows
 from index.collection.layout import ANN, VECTORS
 from index.collection.records import IndexSettings, SegmentRecord
-from index.collection.rows import EMBEDDING, embedding_type
 from index.errors import DamagedVersionError, FactoryError
 from index.segments.exact import max_exact_rows
 from index.segments.nearest import Part, nearest
@@ -24,7 +23,7 @@ from index.segments.segment import Segment
 from index.segments.vector_file import flat_header
 from index.segments.vector_index import MIN_DEPTH
 from index.storage import Storage
-from tests.support.collections.hand_made import unit_vectors
+from tests.support.collections.hand_made import rows, segment_of, unit_vectors
 
 DIM, ROWS = 16, 1_000
 FACTORIES = ["Flat", "IVF16,Flat", "HNSW16", "HNSW16,SQ8", "SQ8", "IVF16,PQ4x4fs", "PCA8,IVF16,SQ8"]
@@ -32,33 +31,12 @@ FACTORIES += ["OPQ4_8,IVF16,PQ4x4fs,Refine(SQ8)"]
 Built: TypeAlias = Callable[[str], tuple[Path, SegmentRecord]]
 
 
-@dataclass(frozen=True)
-class Rows:
-    """Vectors under the ids "0", "1", …, in batches."""
-
-    vectors: npt.NDArray[np.float32]
-
-    def __len__(self) -> int:
-        return len(self.vectors)
-
-    @cached_property
-    def schema(self) -> pa.Schema:
-        columns = {"image_id": pa.string(), "parity": pa.int64(), EMBEDDING: embedding_type(self.vectors.shape[1])}
-        return pa.schema([pa.field(name, kind) for name, kind in columns.items()])
-
-    def embedded(self) -> Iterator[pa.RecordBatch]:
-        for start in range(0, len(self), 700):
-            block = self.vectors[start : start + 700]
-            numbers = range(start, start + len(block))
-            columns: list[Any] = [[str(n) for n in numbers], [n % 2 for n in numbers], list(block)]
-            yield pa.record_batch(dict(zip(self.schema.names, columns, strict=True)), schema=self.schema)
-
-
 def build(folder: Path, vectors: npt.NDArray[np.float32], settings: IndexSettings) -> SegmentRecord:
+    """Of rows with the ids "0", "1", …, which come from another segment."""
     job = SegmentJob(
         storage=Storage.open(folder),
         name="000001-00",
-        sources=[Rows(vectors)],
+        sources=[segment_of(folder.with_name(f"{folder.name}-rows"), vectors)],
         options=choose(len(vectors), vectors.shape[1], settings),
         settings=settings,
         max_exact_rows=0 if settings.factory else max_exact_rows(settings, vectors.shape[1]),
@@ -134,7 +112,7 @@ def test_more_width_never_lowers_a_score(built: Built, factory: str) -> None:
     segment.tune({"nprobe": 1.0})
     every = segment.eligible(np.ones(ROWS, bool))
     for k in ks:
-        among_all, tuned = (nearest([Part(segment, rows)], queries, k).scores for rows in (every, None))
+        among_all, tuned = (nearest([Part(segment, passing)], queries, k).scores for passing in (every, None))
         assert (among_all >= tuned - 1e-6).all()
     segment.tune({"rescore": ROWS / MIN_DEPTH, "k_factor": 1.0})
     for k in ks:
@@ -234,9 +212,9 @@ def test_live_rows_are_found_by_id(tmp_path: Path) -> None:
     segment = open_segment(tmp_path, record, tombstones=np.array([3, 750]))
     found = segment.positions(pa.array(["999", "3", "none", "0", "750", "700"]))
     assert found.tolist() == [999, -1, -1, 0, -1, 700]
-    assert segment.rows(np.array([700, 2]), ["image_id", "parity"]) == [
-        {"image_id": "700", "parity": 0},
-        {"image_id": "2", "parity": 0},
+    assert segment.rows(np.array([700, 2]), ["image_id", "uri"]) == [
+        {"image_id": "700", "uri": "memory:700"},
+        {"image_id": "2", "uri": "memory:2"},
     ]
     assert segment.ids(np.array([999, 0, 350])).tolist() == ["999", "0", "350"]
     assert np.allclose(segment.vectors(np.array([7, 2, 7])), vectors[[7, 2, 7]], atol=1e-6)
@@ -250,14 +228,10 @@ def test_live_rows_are_found_by_id(tmp_path: Path) -> None:
 
 def test_rows_are_stored_in_large_batches(tmp_path: Path) -> None:
     vectors = unit_vectors(50_000, dim=2)
-    segment = open_segment(tmp_path, build(tmp_path, vectors, IndexSettings(latency_ms=1e3)))
-    assert [len(batch) for batch in segment.batches] == [16_800, 16_800, 16_400]  # written as 700 each
-    somewhere = np.random.default_rng(1).permutation(50_000)[:1_000]
-    ids = segment.ids(somewhere)
-    assert ids.tolist() == [str(position) for position in somewhere]
-    assert np.array_equal(segment.positions(pa.array(ids)), somewhere)
-    assert [row["image_id"] for row in segment.rows(somewhere, ["image_id"])] == ids.tolist()
-    assert segment.ids(np.empty(0, np.int64)).tolist() == segment.rows(np.empty(0, np.int64)) == []
+    table = rows([str(number) for number in range(50_000)], vectors)
+    write_rows(tmp_path, table.to_batches(max_chunksize=700), table.schema)
+    segment = Segment(tmp_path)
+    assert [len(batch) for batch in segment.batches] == [16_800, 16_800, 16_400]
     segment.add_tombstones(np.array([3, 20_000]))
     positions, blocks = zip(*segment.live_blocks(), strict=True)
     assert len(blocks) > 1

@@ -45,10 +45,6 @@ def s3_store(address: str) -> S3Store:
     return store
 
 
-def amazons_bucket(name: str, region: str) -> None:
-    boto3.client("s3", region).create_bucket(Bucket=name, CreateBucketConfiguration={"LocationConstraint": region})
-
-
 @pytest.mark.parametrize(
     ("address", "environment", "region"),
     [
@@ -65,10 +61,11 @@ def test_the_region_is_of_the_address_or_the_environment_or_looked_up_at_amazon(
     machine: pytest.MonkeyPatch, address: str, environment: dict[str, str], region: str
 ) -> None:
     with mock_aws():
-        for bucket in ("mine", "public", "yours"):
-            amazons_bucket(bucket, "ap-south-1")
-        for name, value in environment.items():
-            machine.setenv(name, value)
+        location: Any = {"LocationConstraint": "ap-south-1"}
+        name = Bucket.of(address)[0].name
+        boto3.client("s3", "ap-south-1").create_bucket(Bucket=name, CreateBucketConfiguration=location)
+        for variable, value in environment.items():
+            machine.setenv(variable, value)
         assert s3_store(address).config.get("region") == region
 
 
@@ -108,33 +105,46 @@ def test_the_sent_keys_and_session_token(machine: pytest.MonkeyPatch, login: str
     assert (key, headers.get("x-amz-security-token")) == sent
 
 
+def test_missing_credentials_are_named(machine: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    machine.delenv("AWS_ACCESS_KEY_ID")
+    machine.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    machine.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    with pytest.raises(CollectionError, match="no AWS credentials were found"):
+        s3_store("s3://mine/a?region=eu-west-1")
+
+
 def test_credentials_of_a_role_are_renewed_before_they_expire() -> None:
     """boto3 renews them ten minutes before."""
     provider: Any = s3_store("s3://mine/a?region=eu-west-1").credential_provider
     assert provider()["expires_at"] <= datetime.now(UTC) + timedelta(minutes=10)
 
 
+SIGNED = "BlobEndpoint=https://shop.blob.{}/;SharedAccessSignature=sv=2024&sig=abc%3D"
+EMULATED = "BlobEndpoint=http://127.0.0.1:10000/devstore;AccountKey=a2V5"
+
+
 @pytest.mark.parametrize(
-    ("endpoint", "suffix"),
-    [("https://shop.blob.core.windows.net/", "core.windows.net"), ("https://shop.blob.x.test", "x.test")],
+    ("address", "environment", "account", "endpoint"),
+    [
+        ("az://shop@images/here", {}, "shop", None),
+        ("az://images/here", {"ACCOUNT": "shop"}, "shop", None),
+        ("az://images/here", {"CONNECTION_STRING": SIGNED.format("x.test")}, "shop", "https://shop.blob.x.test"),
+        ("az://images/here", {"CONNECTION_STRING": EMULATED}, "devstore", "http://127.0.0.1:10000/devstore"),
+    ],
+    ids=["address", "environment", "server of a signature", "path of an emulator"],
 )
-def test_with_a_signature_the_account_is_taken_from_the_server_name(
-    machine: pytest.MonkeyPatch, endpoint: str, suffix: str
+def test_the_account_of_azure(
+    machine: pytest.MonkeyPatch, address: str, environment: dict[str, str], account: str, endpoint: str | None
 ) -> None:
-    machine.setenv(
-        "AZURE_STORAGE_CONNECTION_STRING", f"BlobEndpoint={endpoint};SharedAccessSignature=sv=2024&sig=abc%3D"
-    )
-    bucket, prefix = Bucket.of("az://images/here")
-    assert (bucket.user, bucket.name, prefix) == ("shop", "images", "here")
+    with pytest.raises(CollectionError, match="set AZURE_STORAGE_ACCOUNT"):
+        Storage.open("az://images/here")
+    for name, value in environment.items():
+        machine.setenv(f"AZURE_STORAGE_{name}", value)
+    bucket, prefix = Bucket.of(address)
+    assert (bucket.user, bucket.name, prefix) == (account, "images", "here")
     store = object_store(bucket)
     assert isinstance(store, AzureStore)
-    assert store.config["account_name"] == "shop"
-    assert store.config["endpoint"] == f"https://shop.blob.{suffix}"
-
-
-def test_the_account_of_an_emulator_is_taken_from_its_path(machine: pytest.MonkeyPatch) -> None:
-    machine.setenv("AZURE_STORAGE_CONNECTION_STRING", "BlobEndpoint=http://127.0.0.1:10000/devstore;AccountKey=a2V5")
-    assert Bucket.of("az://images/here")[0].user == "devstore"
+    assert (store.config["account_name"], store.config.get("endpoint")) == (account, endpoint)
 
 
 @pytest.mark.parametrize(("size", "part"), [(1 << 30, 8 << 20), (100 << 30, (100 << 30) // 10_000 + 1)])

@@ -33,7 +33,8 @@ class Listed:
         yield [{"path": key.strip("/"), "size": size(key)} for key in page]
 
     def list_any_keys(self, bucket: Bucket, prefix: str, after: str) -> Iterator[Any]:
-        yield from ({"path": key, "size": size(key)} for key in self._page(prefix, after, len(self.keys)))
+        page = self._page(prefix, after, len(self.keys))
+        yield from ({"path": key.removesuffix("/"), "size": size(key)} for key in page)
 
     def _page(self, prefix: str, after: str, count: int) -> Sequence[str]:
         self.requests += 1

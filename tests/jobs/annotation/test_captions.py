@@ -2,10 +2,7 @@
 
 import base64
 import json
-import os
-import random
 import shutil
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -16,18 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from pydantic import ValidationError
 
-from embedder.images.decode import decode_image
 from index.collection import Collection
 from index.collection.annotations import annotation_log
 from jobs.annotation.predictors import vllm_server
-from jobs.spec import AnnotationSpec
 from jobs.values import DEMO_MODEL
 from tests.support.collections.hand_made import add_files, metadata_of, written_rows
 from tests.support.command_line import Run
-from tests.support.nights.progress import await_random_moment, pictures_so_far
-from tests.support.paths import ROOT
+from tests.support.nights.progress import kill_ten_times, pictures_so_far
 from tests.support.pictures.sample_images import encode
 from tests.support.scripted_server import Player, Reply, ScriptedServer, scripted
 
@@ -109,23 +102,15 @@ def test_pictures_that_the_server_refuses_are_rejects(
 
 def test_another_server_of_the_same_model_continues(pictures: Collection, run: Run, vllm: Vllm) -> None:
     command = ("annotate", pictures.location, "--name", "c")
-    assert "3 of 3 images annotated" in run(*command, *vllm.options).out
+    busy = [Reply(status=429, headers={"Retry-After": "0"}), Reply(status=502), Reply(hang_up=True)]
+    vllm.server.routes["/v1/chat/completions"] = lambda player: (busy.pop() if busy else vllm.caption)(player)
+    assert "3 of 3 images annotated" in run(*command, *vllm.options).out  # a busy server is asked again
     with scripted() as other:
         assert "0 of 3 images annotated, 3 were up to date" in run(*command, *Vllm(other).options).out
         assert other.requests == []  # it is not needed if there is nothing to do
         assert "3 of 3 images annotated" in run(*command, *Vllm(other).options, "--prompt", "a haiku").out
     refused = run(*command, "--quality")
     assert (refused.code, "--name c has captions by tiny-vlm, 3 images: " in refused.err) == (2, True), refused
-
-
-def test_requests_to_a_busy_server_are_retried(pictures: Collection, run: Run, vllm: Vllm) -> None:
-    busy = [Reply(status=429, headers={"Retry-After": "0"}), Reply(status=502), Reply(hang_up=True)]
-
-    def route(player: Player) -> None:
-        (busy.pop() if busy else vllm.caption)(player)
-
-    vllm.server.routes["/v1/chat/completions"] = route
-    assert "3 of 3 images annotated" in run("annotate", pictures.location, "--name", "c", *vllm.options).out
 
 
 def test_a_job_whose_server_stops_publishes_nothing_and_continues_later(
@@ -152,22 +137,6 @@ def test_a_missing_server_and_one_of_other_models_are_refused(pictures: Collecti
     assert (nowhere.code, "there is no vLLM server at" in nowhere.err) == (2, True)
     assert "another --url, which ends in /v1" in " ".join(nowhere.err.split())
     assert "such as http://localhost:8000/v1" in " ".join(run(*command, "localhost:8000/v1").err.split())
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"captioner": "m", "engine": "vllm"},
-        {"captioner": "m", "url": "http://h/v1"},
-        {"captioner": "m", "engine": "vllm", "url": "http://me:secret@h/v1"},
-        {"captioner": "m", "engine": "vllm", "url": "h:8000"},
-        {"captioner": "m", "classifier": "m"},
-        {"quality": True, "prompt": "p"},
-    ],
-)
-def test_invalid_options_are_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ValidationError):
-        AnnotationSpec.model_validate({"name": "c", **wrong})
 
 
 @pytest.mark.slow
@@ -222,7 +191,6 @@ def test_another_prompt_or_file_of_the_checkpoint_captions_all_images_again(
 @pytest.mark.long
 @pytest.mark.timeout(900)
 def test_a_job_killed_ten_times_captions_every_image_once(collection: Collection, tmp_path: Path) -> None:
-    from embedder.models.captioner import ImageCaptioner
     from tests.support.nights.captions_driver import UNLUCKY
     from tests.support.pictures.tiny_checkpoints import save_llava
 
@@ -237,18 +205,7 @@ def test_a_job_killed_ten_times_captions_every_image_once(collection: Collection
     options = ("--name", "c", "--captioner", tmp_path / "llava", "--block-size", BLOCK, "--on", "local")
     driver = (sys.executable, "-m", "tests.support.nights.captions_driver", log)
     command = [*driver, "annotate", collection.location, *options]
-
-    def start() -> "subprocess.Popen[bytes]":
-        return subprocess.Popen(list(map(str, command)), stdout=subprocess.DEVNULL, cwd=ROOT, env={**os.environ})
-
-    moments = random.Random(4)
-    for _ in range(10):
-        job = start()
-        await_random_moment(job, lambda: pictures_so_far(log), moments, steps=2 * BLOCK)
-        job.kill()
-        job.wait()
-    assert start().wait(timeout=300) == 0
-
+    kill_ten_times(command, lambda: pictures_so_far(log), steps=2 * BLOCK)
     annotations = annotation_log(collection, "c")
     (run,) = annotations.runs()
     written = (
@@ -257,16 +214,8 @@ def test_a_job_killed_ten_times_captions_every_image_once(collection: Collection
     assert Counter(row["image_id"] for row in written) == Counter(files.keys())
     assert {row["image_id"] for row in written if row["error_message"]} == {"100.png", "broken.png"}
     captions = {str(row["image_id"]): row["c"] for row in written}
-    assert (captions.pop("100.png"), captions.pop("broken.png")) == (None, None)
-    captioner = ImageCaptioner.load(
-        str(tmp_path / "llava"), prompt=None, question="Describe this picture in one sentence."
-    )
-    crops = np.stack([decode_image(files[name], captioner.checkpoint.preprocessing.crop).pixels for name in captions])
-    expected = captioner.caption(crops, max_tokens=64)
-    assert len(set(expected)) > 20
-    # Rounding depends on a batch's size, and sometimes two words are equally likely.
-    assert np.mean([one == other for one, other in zip(captions.values(), expected, strict=True)]) > 0.98
-    searched = {name: row["c"] for name, row in metadata_of(collection).items()}
-    assert searched == {**captions, "100.png": None, "broken.png": None}
+    assert {key for key, caption in captions.items() if caption is None} == {"100.png", "broken.png"}
+    assert len({*captions.values()}) > 20
+    assert {name: row["c"] for name, row in metadata_of(collection).items()} == captions
     lines = pictures_so_far(log)
-    assert len(captions) <= lines <= len(captions) + 10 * BLOCK, "a crash cost more than one block"
+    assert len(files) - 2 <= lines <= len(files) - 2 + 10 * BLOCK, "a crash cost more than one block"

@@ -1,8 +1,6 @@
 """Computed columns: what is written, what replaces what, and what stays after a kill."""
 
-import json
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from shutil import copytree
 from typing import Any
@@ -15,15 +13,14 @@ from rich.console import Console
 from index.builder.build_index import build_index
 from index.collection import Collection, writing
 from index.collection.annotations import annotation_log
+from index.collection.merged.sets import MergedRun
 from index.collection.records import IndexSettings
-from index.errors import EmptyCollectionError
 from index.search import Searcher
 from index.versions.promotion import promote, rollback
 from jobs.annotation.computed import ComputedColumns
 from jobs.annotation.publish import drop, publish
 from jobs.errors import UsageError
-from tests.support.collections.hand_made import add_run, add_version, hashed, metadata_of, rows, unit_vectors
-from tests.support.collections.storage_steps import KilledError, at, expire, is_number, kill
+from tests.support.collections.hand_made import add_run, hashed, indexed, metadata_of, rows, unit_vectors
 
 IDS = [f"é{number}.jpg" for number in range(30)]
 
@@ -35,9 +32,7 @@ def table(ids: Sequence[str], *, content: str = "a") -> pa.Table:
 
 @pytest.fixture(scope="module")
 def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    collection = Collection.create_or_open(str(tmp_path_factory.mktemp("template")))
-    add_version(collection, table(IDS), settings=IndexSettings(segment_rows=20))
-    return Path(collection.location)
+    return indexed(tmp_path_factory.mktemp("template"), table(IDS), settings=IndexSettings(segment_rows=20))
 
 
 def put(
@@ -111,18 +106,6 @@ def test_columns_of_another_type_replace_all_values(collection: Collection) -> N
     assert picks(collection) == {IDS[1]: 2, IDS[2]: 4}
 
 
-def test_the_command_columns_counts_images_with_a_value(collection: Collection, run: Callable[..., Any]) -> None:
-    put(collection, {IDS[0]: 1, IDS[1]: 2}, by="test one")
-    put(collection, {IDS[0]: 1}, by="test two")
-    [facts] = json.loads(run("columns", collection.location, "--format", "json").out)
-    assert [facts[key] for key in ("name", "predictor", "images", "without", "indexed")] == [
-        *("pick", "test two", 1, len(IDS) - 1, True)
-    ]
-    with writing(collection, "columns") as leased:
-        drop(leased, "pick", Console(quiet=True))
-    assert picks(collection) == {}
-
-
 def test_changed_and_new_images_have_no_value_until_they_are_computed(collection: Collection) -> None:
     put(collection, {IDS[0]: 1, IDS[1]: 2, IDS[2]: 3})
     add_run(collection, table([IDS[0], "new.jpg"], content="b"), deletes=[IDS[1]])
@@ -161,28 +144,7 @@ def test_what_is_copied_from_the_last_version_is_what_all_runs_say(collection: C
 
 
 def test_many_runs_are_merged(collection: Collection) -> None:
-    for number in range(12):
+    for number in range(4):
         put(collection, {IDS[number]: number, IDS[number + 1]: number})
-    assert picks(collection) == {IDS[11]: 11, IDS[12]: 11}
-
-
-@pytest.mark.parametrize("number", range(1, 9))
-def test_a_kill_leaves_all_values_or_none(collection: Collection, number: int) -> None:
-    before, after = {IDS[0]: 1, IDS[1]: 2}, {IDS[1]: 1, IDS[2]: 2}
-    put(collection, before)
-    with suppress(KilledError), at(is_number(number), after=False, action=kill):
-        put(collection, after)
-    expire(collection.storage)
-    build_index(collection)
-    assert picks(collection) in (before, after)
-    put(collection, after)
-    assert picks(collection) == after
-
-
-def test_a_name_must_be_free_and_an_index_there(collection: Collection, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="conflict with year"):
-        put(collection, {IDS[0]: 1}, name="year")
-    empty = Collection.create_or_open(str(tmp_path / "empty"))
-    add_run(empty, table(IDS))
-    with pytest.raises(EmptyCollectionError, match="build one with `likeness index`"):
-        put(empty, {IDS[0]: 1})
+    assert [isinstance(run, MergedRun) for run in annotation_log(collection, "pick").runs()] == [True] * 4
+    assert picks(collection) == {IDS[3]: 3, IDS[4]: 3}

@@ -12,7 +12,7 @@ import pytest
 from index.collection import Collection
 from jobs.annotation.predictors.logistic import sigmoid, train_head
 from jobs.schedule.spec_file import read_spec
-from tests.support.collections.hand_made import add_version, metadata_of, rows, unit_vectors
+from tests.support.collections.hand_made import add_version, indexed, metadata_of, rows, unit_vectors
 from tests.support.command_line import Run
 
 IDS = [f'ä {number:03}, "ö".jpg' for number in range(300)]
@@ -22,19 +22,16 @@ WANTED = VECTORS[:, 0] > 0
 
 @pytest.fixture(scope="module")
 def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    collection = Collection.create_or_open(str(tmp_path_factory.mktemp("template")))
-    add_version(collection, rows(IDS, VECTORS))
-    return Path(collection.location)
+    return indexed(tmp_path_factory.mktemp("template"), rows(IDS, VECTORS))
 
 
 @pytest.fixture
 def learn(collection: Collection, run: Run, tmp_path: Path) -> Callable[..., Any]:
     """Writes examples, and annotates with them."""
 
-    def command(labels: Mapping[str, Any], *options: str, file: str = "examples.jsonl") -> Any:
-        lines = [json.dumps({"image_id": image_id, "label": label}) for image_id, label in labels.items()]
-        (tmp_path / file).write_text("\n".join(lines), encoding="utf-8")
-        return run("annotate", collection.location, "--name", "nice", "--examples", tmp_path / file, *options)
+    def command(labels: Mapping[str, Any]) -> Any:
+        (tmp_path / "examples.jsonl").write_bytes(lines(labels))
+        return run("annotate", collection.location, "--name", "nice", "--examples", tmp_path / "examples.jsonl")
 
     return command
 
@@ -105,47 +102,44 @@ def test_a_column_may_change_from_a_label_to_a_probability(collection: Collectio
     assert all(0 < row["nice"] < 1 and "nice_score" not in row for row in shown.values())
 
 
+def lines(labels: Mapping[str, Any]) -> bytes:
+    return "\n".join(json.dumps({"image_id": image_id, "label": label}) for image_id, label in labels.items()).encode()
+
+
 LIKES = dict.fromkeys(IDS[:4], "like")
-WRONG: dict[str, tuple[Mapping[str, Any], str]] = {
-    "one label": (LIKES, "expected at least 2 examples each of two or more labels, got 4 of like"),
-    "one unlike": ({**LIKES, IDS[4]: "unlike"}, "got 4 of like, 1 of unlike"),
+WRONG: dict[str, tuple[str, bytes, str]] = {
+    "one label": (
+        "e.jsonl",
+        lines(LIKES),
+        "expected at least 2 examples each of two or more labels, got 4 of like",
+    ),
+    "one unlike": ("e.jsonl", lines({**LIKES, IDS[4]: "unlike"}), "got 4 of like, 1 of unlike"),
     "ids of other images": (
-        {f"/pictures/{image_id}": label for image_id, label in judged().items()},
+        "e.jsonl",
+        lines({f"/pictures/{image_id}": label for image_id, label in judged().items()}),
         "got 0 of like, 0 of unlike; 20 of 20 examples are not in the collection, such as /pictures/ä 000",
     ),
-    "no label": ({**LIKES, IDS[4]: None}, "example 5 has no label"),
-    "NaN": ({**LIKES, IDS[4]: math.nan, IDS[5]: "unlike"}, "example 5 has no label"),
-    "an empty id": ({**LIKES, "": "like"}, "example 5 has no image_id"),
-    "nothing": ({}, "expected a list in CSV or JSON lines with the columns image_id and label"),
-}
-
-
-@pytest.mark.parametrize("case", WRONG)
-def test_examples_that_teach_nothing_are_refused(collection: Collection, learn: Callable[..., Any], case: str) -> None:
-    labels, expected = WRONG[case]
-    done = learn(labels)
-    assert (done.code, expected in done.err) == (2, True), done.err
-    assert "nice" not in metadata_of(collection)[IDS[0]]
-
-
-FILES: dict[str, tuple[str, bytes, str]] = {
+    "no label": ("e.jsonl", lines({**LIKES, IDS[4]: None}), "example 5 has no label"),
+    "NaN": ("e.jsonl", lines({**LIKES, IDS[4]: math.nan, IDS[5]: "unlike"}), "example 5 has no label"),
+    "an empty id": ("e.jsonl", lines({**LIKES, "": "like"}), "example 5 has no image_id"),
+    "nothing": ("e.jsonl", b"", "expected a list in CSV or JSON lines with the columns image_id and label"),
     "other columns": ("e.csv", b"id,mark\na,1\n", "which has no column image_id and none label"),
     "no header": ("e.csv", b"a.jpg,like\nb.jpg,unlike\n", "its columns are a.jpg, like"),
     "an uneven line": ("e.csv", b"image_id,label\na,like\nb\n", "line 3: expected 2 values, got 1: b"),
     "no object": ("e.jsonl", b'{"image_id": "a", "label": 1}\noops\n', "line 2: expected a JSON object, got 'oops'"),
     "no rows": ("e.csv", b"image_id,label\n", "two or more labels, got none"),
     "no text": ("e.jsonl", bytes(range(256)), "e.jsonl"),
-    "no file": ("none.jsonl", b"", "No such file"),
+    "no file": ("none/e.jsonl", b"", "No such file"),
 }
 
 
-@pytest.mark.parametrize("case", FILES)
-def test_files_that_are_no_examples_are_refused(collection: Collection, run: Run, tmp_path: Path, case: str) -> None:
-    name, data, expected = FILES[case]
-    if data:
-        (tmp_path / name).write_bytes(data)
+@pytest.mark.parametrize("case", WRONG)
+def test_what_teaches_nothing_is_refused(collection: Collection, run: Run, tmp_path: Path, case: str) -> None:
+    name, data, expected = WRONG[case]
+    (tmp_path / Path(name).name).write_bytes(data)
     done = run("annotate", collection.location, "--name", "nice", "--examples", tmp_path / name)
     assert (done.code, expected in done.err) == (2, True), done.err
+    assert "nice" not in metadata_of(collection)[IDS[0]]
 
 
 def test_an_image_with_two_labels_is_refused(collection: Collection, run: Run, tmp_path: Path) -> None:
@@ -157,14 +151,16 @@ def test_an_image_with_two_labels_is_refused(collection: Collection, run: Run, t
     assert f"x.jpg as like in {tmp_path / 'a.csv'} and as unlike in {tmp_path / 'b.csv'}" in done.err
 
 
-def test_a_job_file_names_examples_and_heads_beside_it(tmp_path: Path) -> None:
+def test_a_job_file_names_files_and_collections_beside_it(tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text(
         "source: pictures\ncollection: c\nannotations:\n"
         "  - {name: nice, examples: [likes.jsonl, /more.csv]}\n  - {name: points, head: heads/p.onnx}\n"
+        "  - {name: seen, match: other, k: 3}\n"
     )
-    nice, points = read_spec(tmp_path / "job.yaml").annotations
+    nice, points, seen = read_spec(tmp_path / "job.yaml").annotations
     assert nice.examples == (str(tmp_path / "likes.jsonl"), "/more.csv")
     assert points.head == str(tmp_path / "heads/p.onnx")
+    assert (seen.match, seen.k) == (str(tmp_path / "other"), 3)
 
 
 def test_probabilities_are_calibrated() -> None:
@@ -205,8 +201,7 @@ def test_twenty_clicks_on_the_demo_find_almost_what_all_labels_find(run: Run, tm
 
     def learn(name: str, ids: list[str]) -> float:
         """The average precision on the others of a head that is trained on these."""
-        lines = [json.dumps({"image_id": image_id, "label": stars[image_id]}) for image_id in ids]
-        (tmp_path / "examples.jsonl").write_text("\n".join(lines))
+        (tmp_path / "examples.jsonl").write_bytes(lines({image_id: stars[image_id] for image_id in ids}))
         done = run("annotate", collection.location, "--name", name, "--examples", tmp_path / "examples.jsonl")
         assert done.code == 0
         shown = metadata_of(collection)

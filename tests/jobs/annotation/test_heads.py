@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.numpy import save_file
-from safetensors.torch import save_file as save_torch_file
+from safetensors.numpy import save
+from safetensors.torch import save as save_torch
 
 from index.collection import Collection
-from tests.support.collections.hand_made import DIM, add_run, add_version, metadata_of, rows, unit_vectors
-from tests.support.command_line import Run
+from tests.support.collections.hand_made import DIM, indexed, metadata_of, rows, unit_vectors
+from tests.support.command_line import Result, Run
 from tests.support.pictures.onnx_graph import one_layer
 
 IDS = [f"{number:02}.jpg" for number in range(30)]
@@ -22,14 +22,25 @@ WEIGHT, BIAS = 3 * unit_vectors(3, seed=4), np.array([0.5, -0.5, 0], np.float32)
 
 @pytest.fixture(scope="module")
 def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    collection = Collection.create_or_open(str(tmp_path_factory.mktemp("template")))
-    add_version(collection, rows(IDS, VECTORS))
-    return Path(collection.location)
+    return indexed(tmp_path_factory.mktemp("template"), rows(IDS, VECTORS))
 
 
 def column(collection: Collection, name: str) -> list[Any]:
     shown = metadata_of(collection)
     return [shown[image_id][name] for image_id in IDS]
+
+
+@pytest.fixture
+def annotate(collection: Collection, run: Run, tmp_path: Path) -> Callable[..., Result]:
+    """Writes a head, if there is one, and annotates `points` with it."""
+
+    def command(name: str, head: bytes | None, *labels: str) -> Result:
+        if head is not None:
+            (tmp_path / name).write_bytes(head)
+        options = [option for label in labels for option in ("--label", label)]
+        return run("annotate", collection.location, "--name", "points", "--head", tmp_path / name, *options)
+
+    return command
 
 
 @pytest.mark.parametrize(
@@ -43,126 +54,100 @@ def column(collection: Collection, name: str) -> list[Any]:
     ids=str,
 )
 def test_a_head_with_one_output_gives_it_as_it_is(
-    collection: Collection, run: Run, tmp_path: Path, names: tuple[str, str | None], shape: tuple[int, ...]
+    collection: Collection, annotate: Callable[..., Result], names: tuple[str, str | None], shape: tuple[int, ...]
 ) -> None:
     tensors = {names[0]: WEIGHT[0].reshape(shape)} | ({names[1]: BIAS[:1]} if names[1] else {})
-    save_file(tensors, tmp_path / "points.safetensors")
-    done = run("annotate", collection.location, "--name", "points", "--head", tmp_path / "points.safetensors")
+    done = annotate("points.safetensors", save(tensors))
     assert (done.code, done.err) == (0, "")
     expected = VECTORS @ WEIGHT[0] + (BIAS[0] if names[1] else 0)
     assert column(collection, "points") == pytest.approx(expected, abs=1e-5)
     assert "points_margin" not in metadata_of(collection)[IDS[0]]
 
 
-def test_several_outputs_are_named_by_labels(collection: Collection, run: Run, tmp_path: Path) -> None:
-    path, labels = tmp_path / "Köpfe.safetensors", ["safe", "racy", "hässlich"]
-    save_file({"weight": WEIGHT.astype(np.float16), "bias": BIAS}, path)
-    named = [option for label in labels for option in ("--label", label)]
-    assert run("annotate", collection.location, "--name", "nsfw", "--head", path, *named).code == 0
+def test_several_outputs_are_named_by_labels(collection: Collection, annotate: Callable[..., Result], run: Run) -> None:
+    labels, name = ["safe", "racy", "hässlich"], "Köpfe.safetensors"
+    head = save({"weight": WEIGHT.astype(np.float16), "bias": BIAS})
+    assert annotate(name, head, *labels).code == 0
     chances = torch.softmax(torch.from_numpy(VECTORS @ WEIGHT.T + BIAS), dim=1).numpy()
     ordered = np.sort(chances, axis=1)
-    assert column(collection, "nsfw") == [labels[best] for best in chances.argmax(axis=1)]
-    assert column(collection, "nsfw_score") == pytest.approx(ordered[:, -1], abs=1e-3)
-    assert column(collection, "nsfw_margin") == pytest.approx(ordered[:, -1] - ordered[:, -2], abs=1e-3)
-    again = run("annotate", collection.location, "--name", "nsfw", "--head", path, *named).out
-    assert "0 of 30 images annotated, 30 were up to date" in again
-    assert (
-        "--name nsfw has head Köpfe.safetensors, 30 images"
-        in run("annotate", collection.location, "--name", "nsfw", "--clusters", "2").err
-    )
-    save_file({"weight": -WEIGHT, "bias": BIAS}, path)
-    assert (
-        "30 of 30 images annotated"
-        in run("annotate", collection.location, "--name", "nsfw", "--head", path, *named).out
-    )
-    assert column(collection, "nsfw") != [labels[best] for best in chances.argmax(axis=1)]
+    named = [labels[best] for best in chances.argmax(axis=1)]
+    assert column(collection, "points") == named
+    assert column(collection, "points_score") == pytest.approx(ordered[:, -1], abs=1e-3)
+    assert column(collection, "points_margin") == pytest.approx(ordered[:, -1] - ordered[:, -2], abs=1e-3)
+    assert "0 of 30 images annotated, 30 were up to date" in annotate(name, head, *labels).out
+    refused = run("annotate", collection.location, "--name", "points", "--clusters", "2").err
+    assert "--name points has head Köpfe.safetensors, 30 images" in refused
+    other = save({"weight": -WEIGHT, "bias": BIAS})
+    assert "30 of 30 images annotated" in annotate(name, other, *labels).out
+    assert column(collection, "points") != named
 
 
-@pytest.mark.parametrize("outputs", [1, 2])
-def test_onnx_gives_what_its_graph_does(collection: Collection, run: Run, tmp_path: Path, outputs: int) -> None:
-    (tmp_path / "head.onnx").write_bytes(one_layer(WEIGHT[:outputs]))
-    labels = ["--label", "one", "--label", "two"] if outputs == 2 else []
-    done = run("annotate", collection.location, "--name", "deep", "--head", tmp_path / "head.onnx", *labels)
+@pytest.mark.parametrize("labels", [(), ("one", "two")])
+def test_onnx_gives_what_its_graph_does(
+    collection: Collection, annotate: Callable[..., Result], labels: tuple[str, ...]
+) -> None:
+    weight = WEIGHT[: len(labels) or 1]
+    done = annotate("head.onnx", one_layer(weight), *labels)
     assert (done.code, done.err) == (0, "")
-    expected = 1 / (1 + np.exp(-VECTORS @ WEIGHT[:outputs].T))
-    assert column(collection, "deep_score" if labels else "deep") == pytest.approx(expected.max(axis=1), abs=1e-5)
+    expected = 1 / (1 + np.exp(-VECTORS @ weight.T))
+    assert column(collection, "points_score" if labels else "points") == pytest.approx(expected.max(axis=1), abs=1e-5)
 
 
-def tensors(**named: Any) -> Callable[[Path], None]:
-    return lambda path: save_file(named, path)
-
-
-WRONG: dict[str, tuple[str, Callable[[Path], Any], str]] = {
+ONES = np.ones((1, DIM), np.float32)
+WRONG: dict[str, tuple[str, bytes | None, str]] = {
     "of another model": (
         "h.safetensors",
-        tensors(weight=np.ones((1, 512), np.float32)),
+        save({"weight": np.ones((1, 512), np.float32)}),
         "on 8-dimensional vectors of hand-made: it has weight (1, 512): expected one layer, with a weight (outputs, 8)",
     ),
     "with classes but no labels": (
         "h.safetensors",
-        tensors(weight=WEIGHT, bias=BIAS),
+        save({"weight": WEIGHT, "bias": BIAS}),
         "outputs of the shape (2, 3) for 2 vectors: expected (n, 1)",
     ),
     "of two layers": (
         "h.safetensors",
-        lambda path: save_file({"0.weight": WEIGHT, "2.weight": WEIGHT[:1]}, path),
+        save({"0.weight": WEIGHT, "2.weight": WEIGHT[:1]}),
         "it has 0.weight (3, 8), 2.weight (1, 8): expected one layer",
     ),
-    "without a weight": ("h.safetensors", tensors(scale=WEIGHT), "it has scale (3, 8): expected one layer"),
+    "without a weight": ("h.safetensors", save({"scale": WEIGHT}), "it has scale (3, 8): expected one layer"),
     "with a bias of another shape": (
         "h.safetensors",
-        tensors(weight=WEIGHT, bias=BIAS[:2]),
+        save({"weight": WEIGHT, "bias": BIAS[:2]}),
         "it has bias (2,), weight (3, 8): expected",
     ),
-    "not finite": ("h.safetensors", tensors(weight=np.full((1, DIM), np.nan, np.float32)), "expected finite weights"),
-    "too large for float32": ("h.safetensors", tensors(weight=np.full((1, DIM), 1e300)), "expected finite weights"),
-    "without outputs": (
-        "h.safetensors",
-        tensors(weight=np.ones((0, DIM), np.float32)),
-        "it has weight (0, 8): expected",
-    ),
+    "not finite": ("h.safetensors", save({"weight": ONES * np.nan}), "expected finite weights"),
+    "too large for float32": ("h.safetensors", save({"weight": np.full((1, DIM), 1e300)}), "expected finite weights"),
+    "without outputs": ("h.safetensors", save({"weight": ONES[:0]}), "it has weight (0, 8): expected"),
     "in bfloat16": (
         "h.safetensors",
-        lambda path: save_torch_file({"weight": torch.ones(1, DIM, dtype=torch.bfloat16)}, path),
+        save_torch({"weight": torch.ones(1, DIM, dtype=torch.bfloat16)}),
         "expected safetensors of float32 or float16",
     ),
-    "damaged": ("h.safetensors", lambda path: path.write_bytes(b"\xff" * 40), "expected safetensors of"),
-    "a pickle": ("h.pt", lambda path: torch.save({"weight": torch.ones(1, DIM)}, path), "a file .safetensors or .onnx"),
-    "a folder": ("h.onnx", Path.mkdir, "Is a directory"),
-    "missing": ("h.onnx", lambda path: None, "No such file"),
-    "damaged ONNX": ("h.onnx", lambda path: path.write_bytes(b"\x08\x08" * 40), "OpenVINO cannot load it as ONNX"),
-    "ONNX of another model": ("h.onnx", lambda path: path.write_bytes(one_layer(np.ones((1, 9), np.float32))), "9"),
-    "ONNX for one row": ("h.onnx", lambda path: path.write_bytes(one_layer(WEIGHT[:1], rows=1)), "h.onnx, on 8-dim"),
+    "damaged": ("h.safetensors", b"\xff" * 40, "expected safetensors of"),
+    "a pickle": ("h.pt", b"", "a file .safetensors or .onnx"),
+    "a folder": ("", None, "Is a directory"),
+    "missing": ("h.onnx", None, "No such file"),
+    "damaged ONNX": ("h.onnx", b"\x08\x08" * 40, "OpenVINO cannot load it as ONNX"),
+    "ONNX of another model": ("h.onnx", one_layer(np.ones((1, 9), np.float32)), "9"),
+    "ONNX for one row": ("h.onnx", one_layer(WEIGHT[:1], rows=1), "h.onnx, on 8-dim"),
 }
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_what_is_no_head_is_refused(collection: Collection, run: Run, tmp_path: Path, case: str) -> None:
-    name, write, expected = WRONG[case]
-    write(tmp_path / name)
-    done = run("annotate", collection.location, "--name", "points", "--head", tmp_path / name)
+def test_what_is_no_head_is_refused(annotate: Callable[..., Result], tmp_path: Path, case: str) -> None:
+    name, head, expected = WRONG[case]
+    done = annotate(name, head)
     assert done.code == 2
     assert f"--head is {tmp_path / name}" in done.err
     assert expected in done.err
 
 
 def test_a_single_output_takes_no_label_and_may_not_overflow(
-    collection: Collection, run: Run, tmp_path: Path, recwarn: pytest.WarningsRecorder
+    annotate: Callable[..., Result], recwarn: pytest.WarningsRecorder
 ) -> None:
-    save_file(
-        {"weight": np.full((1, DIM), 3e38, np.float32), "bias": np.full(1, 3e38, np.float32)},
-        tmp_path / "h.safetensors",
-    )
-    command = "annotate", collection.location, "--name", "points", "--head", tmp_path / "h.safetensors"
-    assert "a head with one output has no labels" in run(*command, "--label", "good").err
-    done = run(*command)
+    head = save({"weight": ONES * np.float32(3e38), "bias": np.full(1, 3e38, np.float32)})
+    assert "a head with one output has no labels" in annotate("h.safetensors", head, "good").err
+    done = annotate("h.safetensors", head)
     assert (done.code, not recwarn.list) == (1, True)
     assert "the head's outputs are not all finite" in done.err
-
-
-def test_new_images_get_the_column(collection: Collection, run: Run, tmp_path: Path) -> None:
-    save_file({"weight": WEIGHT[:1]}, tmp_path / "h.safetensors")
-    command = "annotate", collection.location, "--name", "points", "--head", tmp_path / "h.safetensors"
-    run(*command)
-    add_run(collection, rows(["new.jpg"], unit_vectors(1)))
-    assert "1 of 31 images annotated, 30 were up to date" in run(*command).out

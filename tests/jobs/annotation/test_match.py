@@ -1,8 +1,5 @@
 """Matches: the nearest of each image in another collection, or in its own, as columns and as a file of pairs."""
 
-import json
-import random
-import subprocess
 import sys
 from contextlib import nullcontext
 from pathlib import Path
@@ -28,8 +25,7 @@ from tests.support.collections.hand_made import (
     written_rows,
 )
 from tests.support.command_line import Run
-from tests.support.nights.progress import await_random_moment
-from tests.support.paths import ROOT
+from tests.support.nights.progress import kill_ten_times
 from tests.support.pictures.onnx_graph import one_layer
 
 OWN = [f"own/{number:02}.jpg" for number in range(30)]
@@ -78,32 +74,27 @@ def assert_exact(collection: Collection, expected: dict[str, list[tuple[str, flo
 
 
 def test_each_image_has_its_nearest_in_the_other_collection(own: Collection, other: Collection, run: Run) -> None:
-    command = ["match", own.location, other.location, "--name", "seen", "-k", 3]
+    command = ["match", own.location, other.location, "--name", "seen", "-k", 5]
     pairs = Path(own.location).parent / "pairs.parquet"
     assert "30 of 30 images annotated" in run(*command, "--to", pairs).out
-    expected = dict(zip(OWN, exact(QUERIES, VECTORS, OTHERS, 3), strict=True))
+    expected = dict(zip(OWN, exact(QUERIES, VECTORS, OTHERS, 5), strict=True))
     assert_exact(own, expected)
     written = pq.read_table(pairs).to_pylist()
-    assert [(row["image_id"], row["rank"]) for row in written] == [(key, n) for key in OWN for n in (1, 2, 3)]
+    assert [(row["image_id"], row["rank"]) for row in written] == [(key, n) for key in OWN for n in range(1, 6)]
     assert [row["match_id"] for row in written] == [match for key in OWN for match, _ in expected[key]]
     assert all(
         (row["uri"], row["match_uri"]) == tuple(f"memory:{row[n]}" for n in ("image_id", "match_id")) for row in written
     )
     assert "30 were up to date" in run(*command).out
-    # Ids are no words, unlike other texts.
+    # Ids are no words, unlike other texts, but filters find them.
     assert Searcher.open(own).segments.parts[0].words.columns.keys() == {"uri"}
-
-
-def test_a_filter_finds_the_images_with_a_match(own: Collection, other: Collection, run: Run) -> None:
-    run("match", own.location, other.location, "--name", "seen", "-k", 5)
-    expected = dict(zip(OWN, exact(QUERIES, VECTORS, OTHERS, 5), strict=True))
-    first = expected[OWN[0]][4][0]
-    assert metadata_of(own, {"seen_ids": first}).keys() == {
-        key for key, pairs in expected.items() if first in dict(pairs)
-    }
-    assert metadata_of(own, {"seen_score": {"$gte": 0.8}}).keys() == {
-        key for key, pairs in expected.items() if pairs[0][1] >= 0.8
-    }
+    fifth = expected[OWN[0]][4][0]
+    assert metadata_of(own, {"seen_ids": fifth}).keys() == {key for key in OWN if fifth in dict(expected[key])}
+    near = {key for key in OWN if expected[key][0][1] >= 0.8}
+    assert metadata_of(own, {"seen_score": {"$gte": 0.8}}).keys() == near
+    # The other collection may have fewer images than k.
+    run("match", own.location, other.location, "--name", "all", "-k", 100)
+    assert_exact(own, dict(zip(OWN, exact(QUERIES, VECTORS, OTHERS, 40), strict=True)), "all")
 
 
 def test_an_image_is_no_match_of_itself(own: Collection, run: Run, tmp_path: Path) -> None:
@@ -118,20 +109,15 @@ def test_an_image_is_no_match_of_itself(own: Collection, run: Run, tmp_path: Pat
     assert "30 were up to date" in run("match", own.location, own.location, "--name", "seen", "-k", 2).out
 
 
-def test_the_only_image_has_no_match(collection: Collection, run: Run) -> None:
-    add_version(collection, table(OWN[:1], QUERIES[:1]))
-    assert run("match", collection.location, collection.location, "--name", "seen").code == 0
-    assert found(collection) == {OWN[0]: []}
-
-
-def test_a_collection_of_rejects_has_nothing_to_match(
-    collection: Collection, other: Collection, run: Run, tmp_path: Path
-) -> None:
+def test_images_without_a_match(collection: Collection, other: Collection, run: Run, tmp_path: Path) -> None:
     add_run(collection, rows([], unit_vectors(0), rejected={"a.jpg": "truncated"}))
     command = ["match", collection.location, other.location, "--name", "seen"]
     assert "0 of 0 images annotated" in run(*command).out
     done = run(*command, "--to", tmp_path / "pairs.parquet")
     assert (done.code, "has no images with a vector" in done.err) == (2, True)
+    add_version(collection, table(OWN[:1], QUERIES[:1]))
+    assert run("match", collection.location, collection.location, "--name", "seen").code == 0
+    assert found(collection) == {OWN[0]: []}
 
 
 def test_new_images_of_both_sides_are_matched(own: Collection, other: Collection, run: Run) -> None:
@@ -150,11 +136,6 @@ def test_new_images_of_both_sides_are_matched(own: Collection, other: Collection
     queries, vectors = np.concatenate([QUERIES, more]), np.concatenate([VECTORS[10:], more])
     expected = exact(queries, vectors, [*OTHERS[10:], *added], 2)
     assert_exact(own, dict(zip([*OWN, *added], expected, strict=True)))
-
-
-def test_the_other_collection_may_have_fewer_images_than_k(own: Collection, other: Collection, run: Run) -> None:
-    run("match", own.location, other.location, "--name", "all", "-k", 100)
-    assert_exact(own, dict(zip(OWN, exact(QUERIES, VECTORS, OTHERS, 40), strict=True)), "all")
 
 
 def test_wrong_arguments(own: Collection, other: Collection, run: Run, tmp_path: Path) -> None:
@@ -197,14 +178,8 @@ def test_a_job_killed_ten_times_matches_every_image_once(
     add_version(collection, table(ids, vectors))
     arguments = ["match", collection.location, other.location, "--name", "seen", "-k", "2"]
     command = [sys.executable, "-c", _SMALL_BLOCKS, *arguments]
-    log, moments = annotation_log(collection, "seen"), random.Random(4)
-    runs = Path(collection.location) / "annotations" / "seen" / "runs"
-    for _ in range(10):
-        job = subprocess.Popen(command, stdout=subprocess.DEVNULL, cwd=ROOT)
-        await_random_moment(job, lambda: len(list(runs.rglob("*.parquet"))), moments, longest_s=0.03)
-        job.kill()
-        job.wait()
-    subprocess.run(command, stdout=subprocess.DEVNULL, cwd=ROOT, check=True)
+    log, runs = annotation_log(collection, "seen"), Path(collection.location) / "annotations" / "seen" / "runs"
+    kill_ten_times(command, lambda: len(list(runs.rglob("*.parquet"))), longest_s=0.03)
     [run] = log.runs()
     written = written_rows(log, run, log.files_of(run)).read(["image_id"])
     assert sorted(map(str, written["image_id"].to_pylist())) == ids
@@ -255,13 +230,3 @@ def test_actors_reserve_what_the_other_index_keeps_in_memory(
     refused = run("match", own.location, other.location, "--name", "seen", "--on", "ray")
     assert refused.code == 2
     assert "an actor needs 1,073,742,848 MiB, but no node has more than" in refused.err  # 2³⁰ of them, and a GiB
-
-
-def test_a_job_file_may_have_a_match(own: Collection, other: Collection, run: Run, tmp_path: Path) -> None:
-    from jobs.schedule.spec_file import read_spec
-
-    (tmp_path / "job.yaml").write_text(
-        json.dumps({"source": "s", "collection": "c", "annotations": [{"name": "seen", "match": "other", "k": 3}]})
-    )
-    [spec] = read_spec(tmp_path / "job.yaml").annotations
-    assert (spec.match, spec.k) == (other.location, 3)

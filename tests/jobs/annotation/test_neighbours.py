@@ -13,9 +13,8 @@ from index.collection import Collection, writing
 from index.collection.records import IndexSettings
 from index.errors import EmptyCollectionError
 from jobs.annotation.annotate import Annotate
-from jobs.errors import UsageError
 from jobs.spec import AnnotationSpec
-from tests.support.collections.hand_made import add_run, add_version, hashed, metadata_of, rows, unit_vectors
+from tests.support.collections.hand_made import add_run, add_version, hashed, indexed, metadata_of, rows, unit_vectors
 
 IDS = [f"é{number:03}.jpg" for number in range(150)]
 
@@ -27,9 +26,7 @@ def table(ids: list[str], seed: int = 0) -> pa.Table:
 @pytest.fixture(scope="module")
 def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two segments."""
-    collection = Collection.create_or_open(str(tmp_path_factory.mktemp("template")))
-    add_version(collection, table(IDS), settings=IndexSettings(segment_rows=90))
-    return Path(collection.location)
+    return indexed(tmp_path_factory.mktemp("template"), table(IDS), settings=IndexSettings(segment_rows=90))
 
 
 def annotate(collection: Collection, kind: str) -> tuple[int, int]:
@@ -87,8 +84,6 @@ def test_a_copy_is_not_unique_and_the_only_image_has_no_value(tmp_path: Path) ->
 
 def test_without_an_index_there_are_no_neighbours(tmp_path: Path) -> None:
     collection = Collection.create_or_open(str(tmp_path))
-    with pytest.raises(UsageError, match="nothing is embedded yet"):
-        annotate(collection, "uniqueness")
     add_run(collection, table(IDS))
     with pytest.raises(EmptyCollectionError, match="no index to search: build one with `likeness index`"):
         annotate(collection, "uniqueness")

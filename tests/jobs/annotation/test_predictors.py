@@ -9,11 +9,12 @@ import pytest
 from PIL import Image, ImageFilter
 
 from index.collection import Collection
-from index.search import Searcher
 from jobs.annotation.predictors.quality import Quality
 from jobs.demo.gallery import plan_exhibit
 from tests.support.collections.hand_made import add_files, add_run, metadata_of, rows, unit_vectors
+from tests.support.collections.small_collection import PLAIN
 from tests.support.command_line import Run
+from tests.support.listings import write_files
 from tests.support.pictures.sample_images import encode
 
 _OWN = '''
@@ -60,49 +61,40 @@ def pictures(collection: Collection, tmp_path: Path, monkeypatch: pytest.MonkeyP
     return collection
 
 
-def test_a_class_of_the_user_gets_crops(pictures: Collection, run: Run) -> None:
-    done = run("annotate", pictures.location, "--name", "red", "--predictor", "own:Red", *_ANY_REJECTS)
+def test_classes_of_the_user_get_crops_or_whole_files(pictures: Collection, run: Run, tmp_path: Path) -> None:
+    command = ("annotate", pictures.location, *_ANY_REJECTS, "--name")
+    done = run(*command, "red", "--predictor", "own:Red")
     assert done.code == 0, done.err
     metadata = metadata_of(pictures)
     assert metadata["red.png"] == {"red": True, "red_level": 220, "red_colour": [220, 30, 30]}
     assert metadata["green.png"]["red_level"] == 30
     assert metadata["unlucky.png"]["red"] is metadata["gone.png"]["red"] is None
-    again = run("annotate", pictures.location, "--name", "red", "--predictor", "own:Red", *_ANY_REJECTS)
+    again = run(*command, "red", "--predictor", "own:Red")
     assert "0 of 4 images annotated, 2 were up to date" in again.out  # those that failed are retried
-    listed = run("columns", pictures.location).out
-    assert "ValueError: unlucky" in listed
+    assert "ValueError: unlucky" in run("columns", pictures.location).out
+    assert run(*command, "f", "--predictor", "own:Size").code == 0
+    sizes = {name: row["f_bytes"] for name, row in metadata_of(pictures).items() if name in COLOURS}
+    assert sizes == {name: (tmp_path / name).stat().st_size for name in COLOURS}
 
 
-def test_a_class_of_the_user_gets_whole_files(pictures: Collection, run: Run, tmp_path: Path) -> None:
-    assert run("annotate", pictures.location, "--name", "f", "--predictor", "own:Size", *_ANY_REJECTS).code == 0
-    metadata = metadata_of(pictures)
-    assert {name: metadata[name]["f_bytes"] for name in COLOURS} == {
-        name: (tmp_path / name).stat().st_size for name in COLOURS
-    }
-
-
-def test_a_file_that_changed_since_its_embedding_is_a_reject(pictures: Collection, run: Run, tmp_path: Path) -> None:
-    Image.new("RGB", (64, 48), (1, 2, 3)).save(tmp_path / "green.png")
+def test_a_file_that_changed_since_its_embedding_is_a_reject_until_it_is_back(
+    pictures: Collection, run: Run, tmp_path: Path
+) -> None:
+    red, green = (tmp_path / name for name in ("red.png", "green.png"))
+    before = [file.read_bytes() for file in (red, green)]
+    red.write_bytes(encode(Image.new("RGB", (64, 48), (1, 2, 3)), "png"))
+    green.write_bytes(before[1][: len(before[1]) // 2])
     command = ("annotate", pictures.location, "--name", "q", "--quality", *_ANY_REJECTS)
-    assert "2 of 4 images annotated, 0 were up to date, 2 have no value" in run(*command).out
+    assert "1 of 4 images annotated, 0 were up to date, 3 have no value" in run(*command).out
     assert "changed since it was embedded" in run("columns", pictures.location).out
     version = pictures.current()
-    assert "0 of 4 images annotated, 2 were up to date" in run(*command).out
+    assert "0 of 4 images annotated, 1 were up to date" in run(*command).out
     assert pictures.current() == version
-    Image.new("RGB", (64, 48), COLOURS["green.png"]).save(tmp_path / "green.png")
-    assert "1 of 4 images annotated" in run(*command).out
-    assert metadata_of(pictures)["green.png"]["q_near_uniform"] is True
-
-
-def test_a_temporarily_truncated_file_is_retried(pictures: Collection, run: Run, tmp_path: Path) -> None:
-    file = tmp_path / "green.png"
-    whole = file.read_bytes()
-    file.write_bytes(whole[: len(whole) // 2])
-    command = ("annotate", pictures.location, "--name", "q", "--quality", *_ANY_REJECTS)
+    for file, data in zip((red, green), before, strict=True):
+        file.write_bytes(data)
     assert "2 of 4 images annotated" in run(*command).out
-    file.write_bytes(whole)
-    assert "1 of 4 images annotated" in run(*command).out
-    assert metadata_of(pictures)["green.png"]["q_near_uniform"] is True
+    metadata = metadata_of(pictures)
+    assert metadata["red.png"]["q_near_uniform"] is metadata["green.png"]["q_near_uniform"] is True
 
 
 def test_images_without_a_known_hash_are_annotated_once(pictures: Collection, run: Run, tmp_path: Path) -> None:
@@ -159,22 +151,15 @@ def _quality(picture: Image.Image) -> Any:
 
 
 def test_a_job_in_a_file_keeps_annotations_up_to_date(run: Run, tmp_path: Path) -> None:
-    folder = tmp_path / "pictures"
-    folder.mkdir()
-    for number in range(3):
-        Image.new("RGB", (40, 40), (number * 80, 10, 10)).save(folder / f"{number}.png")
-    (tmp_path / "job.yaml").write_text(
+    folder, job = write_files(tmp_path / "pictures", PLAIN), tmp_path / "job.yaml"
+    job.write_text(
         "source: pictures\ncollection: c\nmodel: demo\nannotations:\n"
         "  - {name: q, quality: true}\n  - {name: shape, labels: [circle, star]}\n"
     )
-    done = run("reembed", "--spec", tmp_path / "job.yaml")
-    assert done.code == 0, done.err
-    assert "q: 3 images annotated, 0 rejected" in done.out
+    done = run("reembed", "--spec", job)
+    assert (done.code, f"q: {len(PLAIN)} images annotated, 0 rejected" in done.out) == (0, True), done
     Image.new("RGB", (40, 40), (0, 200, 10)).save(folder / "new.png")
-    again = run("reembed", "--spec", tmp_path / "job.yaml")
-    assert "q: 1 image annotated, 0 rejected" in again.out
-    searcher = Searcher.open(Collection.open(str(tmp_path / "c")))
-    rows = [searcher.row(name) for name in ("0.png", "1.png", "2.png", "new.png")]
-    assert all(row and row["q_near_uniform"] and row["shape_score"] is not None for row in rows)
-    (tmp_path / "wrong.yaml").write_text("source: pictures\ncollection: c\nannotations:\n  - {name: q}\n")
-    assert "annotations" in run("reembed", "--spec", tmp_path / "wrong.yaml").err
+    assert "q: 1 image annotated, 0 rejected" in run("reembed", "--spec", job).out
+    shown = metadata_of(Collection.open(str(tmp_path / "c")))
+    assert shown.keys() == {*PLAIN, "new.png"}
+    assert all(row["q_near_uniform"] and row["shape_score"] is not None for row in shown.values())

@@ -20,7 +20,7 @@ from jobs.cluster.session import ray_cluster
 from jobs.spec import IndexBudget, JobSpec, Resources
 from jobs.update import Update
 from tests.support.cluster_nodes import CLUSTER_MARKS, NPU, Nodes, assert_rows_are_the_same, live
-from tests.support.collections.s3_server import FAULTS, Bucket, FaultyProxy
+from tests.support.collections.s3_server import FAULTS, Bucket, FaultyServer
 from tests.support.nights.failing_store import REQUEST_S, Source, watched
 from tests.support.nights.reembed_nights import DEMO, Nights, query_form
 
@@ -42,7 +42,7 @@ def test_a_cluster_on_a_store_that_fails(bucket: Bucket, tmp_path: Path, monkeyp
     here.night(DEMO, source=pictures.address)
 
     faults = (*FAULTS, "silent")
-    proxy = FaultyProxy(bucket.server, share=0.1, seed=2, faults=faults, page=7, pause_s=1.25 * REQUEST_S)
+    proxy = FaultyServer(share=0.1, seed=2, faults=faults, page=7, pause_s=1.25 * REQUEST_S)
     location = f"s3://{bucket.name}/collection"
     with proxy.listening() as host, watched(bucket, bucket.address("collection")) as seen:
         monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}")  # also for the nodes, which start now

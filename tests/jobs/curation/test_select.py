@@ -21,7 +21,7 @@ from index.collection.records import IndexSettings
 from jobs.curation.select import Select
 from jobs.curation.spec import SelectSpec
 from jobs.duplicates.preference import PREFERRED_FIRST, preference
-from tests.support.collections.hand_made import add_run, add_version, hashed, metadata_of, rows, unit_vectors
+from tests.support.collections.hand_made import add_run, hashed, indexed, metadata_of, rows, unit_vectors
 from tests.support.collections.storage_steps import KilledError, at, expire, is_number, kill
 
 Run = Callable[..., Any]
@@ -46,9 +46,7 @@ def table(first: int = 0, stop: int = COUNT, *, content: str = "a", size: int | 
 
 @pytest.fixture(scope="module")
 def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    collection = Collection.create_or_open(str(tmp_path_factory.mktemp("template")))
-    add_version(collection, table(), settings=IndexSettings(segment_rows=35))
-    return Path(collection.location)
+    return indexed(tmp_path_factory.mktemp("template"), table(), settings=IndexSettings(segment_rows=35))
 
 
 def column(collection: Collection, name: str) -> dict[str, Any]:
@@ -73,6 +71,8 @@ def test_one_of_each_group_of_near_equal_images_is_kept(collection: Collection, 
     version = collection.current()
     run("select", collection.location, "--prune", "0.98", "--name", "keep")
     assert collection.current() == version
+    refused = run("select", collection.location, "-n", "5", "--name", "keep").err
+    assert "--name keep has prune --prune 0.98, 60 images: choose another name" in refused
 
 
 def test_pruning_again_looks_at_new_images_and_what_is_near_them(collection: Collection) -> None:
@@ -81,11 +81,9 @@ def test_pruning_again_looks_at_new_images_and_what_is_near_them(collection: Col
     def prune() -> dict[str, Any]:
         with writing(collection, "select") as leased:
             spec = SelectSpec(name="keep", prune=0.98)
+            console = Console(quiet=True)
             Select(
-                collection=leased,
-                spec=spec,
-                console=Console(quiet=True),
-                progress=lambda _, total: looked_up.append(total),
+                collection=leased, spec=spec, console=console, progress=lambda *done: looked_up.append(done[1])
             ).run()
         return column(collection, "keep_duplicate_of")
 
@@ -114,6 +112,8 @@ def test_picks_are_ranked_exported_and_continued(collection: Collection, run: Ru
     assert (set(exported), len(exported)) == (set(first), 10)
     run("select", collection.location, "-n", "10", "--name", "again")
     assert picks(collection, "again") == first
+    facts, _ = json.loads(run("columns", collection.location, "--format", "json").out)
+    assert [facts[key] for key in ("name", "predictor", "without", "indexed")] == ["again", "select -n 10", 0, True]
     add_run(collection, table(5, 8, content="b"), deletes=[first[2]])
     build_index(collection)
     out = run("select", collection.location, "-n", "15", "--name", "pick", "--continue").out
@@ -137,6 +137,8 @@ def test_picks_are_balanced_over_a_column_within_a_filter(collection: Collection
     assert len(picks(collection)) == 20
     run("select", collection.location, "-n", "9", "--name", "pick", "--balance", "image_id")
     assert len(picks(collection)) == 9
+    run("select", collection.location, "-n", "10", "--name", "pick", "--balance", "doubtful")  # NaN is no value
+    assert [IDS.index(image_id) % 3 == 2 for image_id in picks(collection)].count(True) == 5
 
 
 def test_one_image_and_no_index(run: Run, tmp_path: Path) -> None:
@@ -151,30 +153,20 @@ def test_one_image_and_no_index(run: Run, tmp_path: Path) -> None:
     assert column(single, "pick") == {IDS[0]: True}
 
 
-def test_nan_is_no_value_to_balance_by(collection: Collection, run: Run) -> None:
-    run("select", collection.location, "-n", "10", "--name", "pick", "--balance", "doubtful")
-    by_value = [IDS.index(image_id) % 3 == 2 for image_id in picks(collection)]
-    assert (sum(by_value), len(by_value)) == (5, 10)
-
-
-@pytest.mark.parametrize("number", [2, 5, 8])
-def test_a_killed_selection_is_made_by_the_next(collection: Collection, run: Run, number: int) -> None:
+@pytest.mark.parametrize("number", [1, 4, 7, *(pytest.param(step, marks=pytest.mark.long) for step in (2, 3, 5, 6, 8))])
+def test_a_killed_selection_has_all_values_or_none_and_is_made_by_the_next(
+    collection: Collection, run: Run, number: int
+) -> None:
     run("select", collection.location, "-n", "5", "--name", "pick")
     before = picks(collection)
     with suppress(KilledError), at(is_number(number), after=True, action=kill), writing(collection, "select") as leased:
         spec = SelectSpec(name="pick", n=9, continue_=True)
         Select(collection=leased, spec=spec, console=Console(quiet=True)).run()
     expire(collection.storage)
+    build_index(collection)
+    assert (len(picks(collection)) in (5, 9), picks(collection)[:5]) == (True, before)
     run("select", collection.location, "-n", "9", "--name", "pick", "--continue")
     assert (len(picks(collection)), picks(collection)[:5]) == (9, before)
-
-
-def test_pruning_does_not_replace_picks(collection: Collection, run: Run) -> None:
-    run("select", collection.location, "-n", "5", "--name", "pick")
-    refused = run("select", collection.location, "--prune", "0.9", "--name", "pick")
-    assert refused.code == 2
-    assert "--name pick has select -n 5, 60 images: choose another name" in refused.err
-    assert len(picks(collection)) == 5
 
 
 @pytest.mark.parametrize(
@@ -185,10 +177,7 @@ def test_pruning_does_not_replace_picks(collection: Collection, run: Run) -> Non
         (["--prune", "0.9", "--balance", "label"], "go with -n"),
         (["-n", "61"], "expected at most 60"),
         (["-n", "5", "--balance", "colour"], "--balance is 'colour': expected a column"),
-        (
-            ["-n", "5", "--balance", "nested"],
-            "height, format, label, doubtful",
-        ),
+        (["-n", "5", "--balance", "nested"], "height, format, label, doubtful"),
         (["-n", "5", "--diverse", "0"], "a weight above 0"),
         (["-n", "5", "--diverse", "1e38", "--typical", "1e38"], "a number of at most 1000000"),
         (["-n", "5", "--filter", '{"colour": 1}'], "colour"),

@@ -2,9 +2,10 @@
 
 import datetime as dt
 import errno
+import io
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from index.collection import Collection
 from index.collection.annotations import annotation_log
 from index.collection.merged.sets import MergedRun
 from index.collection.records import ModelRecord
+from index.collection.rows import vectors_of
 from index.search import Searcher
 from jobs.demo.collection import embed_here
 from jobs.errors import JobError, OtherModelError, SourceError, TooManyRejectsError, UsageError
@@ -55,11 +57,43 @@ def exported(collection: Collection) -> Collection:
     return collection
 
 
+def data_of(content: Any) -> bytes:
+    """The .npy file of an array, the Parquet file of a table or columns; bytes and text as they are."""
+    if isinstance(content, bytes | str):
+        return content.encode() if isinstance(content, str) else content
+    data = io.BytesIO()
+    if isinstance(content, np.ndarray):
+        np.save(data, content)
+    else:
+        pq.write_table(content if isinstance(content, pa.Table) else pa.table(content), data, row_group_size=3)
+    return data.getvalue()
+
+
+def write(folder: Path, files: Mapping[str, Any]) -> Path:
+    """Write files with the `data_of` these contents."""
+    return write_files(folder, {name: data_of(content) for name, content in files.items()})
+
+
+def clip_retrieval(*parts: tuple[Any, dict[str, Any]]) -> dict[str, Any]:
+    """The files of a clip-retrieval folder with these vectors and columns."""
+    vectors = {f"img_emb/img_emb_{number}.npy": part[0] for number, part in enumerate(parts)}
+    return vectors | {f"metadata/metadata_{number}.parquet": part[1] for number, part in enumerate(parts)}
+
+
+def vector_import(source: Path | str, to: str = "imported", **options: Any) -> VectorImport:
+    """An import into a collection beside its source."""
+    return VectorImport(source=str(source), collection=str(Path(source).parent / to), **options)
+
+
 def import_vectors(source: Path | str, **options: Any) -> Collection:
-    """Import a source into the collection beside it."""
-    location = str(Path(source).parent / "imported")
-    VectorImport(source=str(source), collection=location, **options).run()
-    return Collection.open(location)
+    job = vector_import(source, **options)
+    job.run()
+    return Collection.open(job.collection)
+
+
+def import_table(folder: Path, table: Any, **options: Any) -> Collection:
+    """Import a Parquet file with this table or these columns."""
+    return import_vectors(write(folder, {"list.parquet": table}) / "list.parquet", **options)
 
 
 @pytest.mark.parametrize("form", FILES)
@@ -79,26 +113,20 @@ def test_a_round_trip_keeps_rows_and_search_results(exported: Collection, tmp_pa
     assert one.search(queries, 10) == other.search(queries, 10)
 
 
-def test_columns_of_annotations_are_exported(exported: Collection, tmp_path: Path) -> None:
+def test_columns_of_annotations_are_exported_and_do_not_come_back(
+    run: Run, exported: Collection, tmp_path: Path
+) -> None:
     same, other = IDS[5], IDS[6]  # the content of `other` has changed since
     metadata = {"mood": ["calm", "wild"], "content_hash": [same, "changed"]}
     add_run(annotation_log(exported, "mood"), rows([same, other], metadata=metadata))
     export(exported, str(tmp_path / "out"), "parquet")
-    found = pq.read_table(tmp_path / "out" / "rows.parquet", columns=["image_id", "mood"]).drop_null().to_pylist()
-    assert found == [{"image_id": same, "mood": "calm"}]
-
-
-def test_an_export_comes_back_without_the_columns_of_annotations(
-    run: Run, exported: Collection, tmp_path: Path
-) -> None:
-    add_run(annotation_log(exported, "mood"), rows(IDS[5:6], VECTORS[:1], metadata={"mood_of": ["calm"]}))
-    table = pa.table({"id": IDS[:1], "mood_of": ["x"], "moody": ["y"], "embedding": LISTS[:1]})
-    named = table.replace_schema_metadata({b"likeness.model": exported.runs()[0].model.model_dump_json()})
-    pq.write_table(named, tmp_path / "x.parquet")
+    table = pq.read_table(tmp_path / "out" / "rows.parquet")
+    assert table.select(["image_id", "mood"]).drop_null().to_pylist() == [{"image_id": same, "mood": "calm"}]
+    pq.write_table(table.append_column("moody", table["mood"]), tmp_path / "x.parquet")
     done = run("import", tmp_path / "x.parquet", exported.location, "--no-index")
-    assert "columns of the collection's annotations are left out (`mood_of`): x.parquet" in done.out + done.err
+    assert "columns of the collection's annotations are left out (`mood`): x.parquet" in done.out + done.err
     columns = exported.live_rows().column_names
-    assert ("mood_of" in columns, "moody" in columns) == (False, True)
+    assert ("mood" in columns, "moody" in columns) == (False, True)
 
 
 def stop(*_: int) -> None:
@@ -154,15 +182,6 @@ def test_a_collection_is_not_a_source_of_an_import(exported: Collection) -> None
 # Sources
 
 
-def write_clip_retrieval(folder: Path, parts: list[tuple[np.ndarray[Any, Any], dict[str, Any]]]) -> Path:
-    for name in ("img_emb", "metadata"):
-        (folder / name).mkdir(parents=True)
-    for number, (vectors, columns) in enumerate(parts):
-        np.save(folder / f"img_emb/img_emb_{number}.npy", vectors)
-        pq.write_table(pa.table(columns), folder / f"metadata/metadata_{number}.parquet")
-    return folder
-
-
 def test_vectors_without_an_address_are_shown_without_a_picture(run: Run, tmp_path: Path) -> None:
     """Beside others that have one: in the terminal, over HTTP and in a notebook."""
     path = str(write_files(tmp_path / "p", PLAIN) / "red.png")
@@ -191,7 +210,7 @@ def test_clip_retrieval_folders(tmp_path: Path) -> None:
         (unit_vectors(2, seed=n).astype(np.float16), {"image_path": [f"{n}a", f"{n}b"], "url": [f"http://h/{n}", None]})
         for n in range(11)
     ]
-    found = import_vectors(write_clip_retrieval(tmp_path / "out", parts)).live_rows()
+    found = import_vectors(write(tmp_path / "out", clip_retrieval(*parts))).live_rows()
     assert found.num_rows == 22
     assert found["uri"].to_pylist()[:2] == ["http://h/0", None]
     order = ["0a", "0b", "10a", "10b", "1a"]
@@ -212,18 +231,11 @@ IDS_BESIDE: dict[str, tuple[Any, list[str]]] = {  # a file's name: what it holds
 
 @pytest.mark.parametrize("name", IDS_BESIDE)
 def test_ids_of_an_array_are_in_a_second_file_or_are_row_numbers(tmp_path: Path, name: str) -> None:
-    np.save(tmp_path / "vectors.npy", 3 * VECTORS[:3])
     content, ids = IDS_BESIDE[name]
-    if name.endswith(".txt"):
-        (tmp_path / name).write_bytes(content.encode())
-    elif name:
-        np.save(tmp_path / name, content) if name.endswith(".npy") else pq.write_table(content, tmp_path / name)
-    location = str(tmp_path / "imported")
-    job = VectorImport(
-        source=str(tmp_path / "vectors.npy"), collection=location, ids=str(tmp_path / name) if name else None
-    )
+    write(tmp_path, {"vectors.npy": 3 * VECTORS[:3], **({name: content} if name else {})})
+    job = vector_import(tmp_path / "vectors.npy", ids=str(tmp_path / name) if name else None)
     job.run()
-    found = {row["image_id"]: row for row in Collection.open(location).live_rows().to_pylist()}
+    found = {row["image_id"]: row for row in Collection.open(job.collection).live_rows().to_pylist()}
     assert found.keys() == set(ids)
     np.testing.assert_allclose([found[image_id]["embedding"] for image_id in ids], VECTORS[:3], atol=1e-7)
     assert job.normalised == 3
@@ -235,29 +247,23 @@ def test_the_array_of_an_export_has_its_rows_if_it_is_given_itself(
     exported: Collection, tmp_path: Path, form: Any, name: str
 ) -> None:
     export(exported, str(tmp_path / "out"), form)
-    VectorImport(source=str(tmp_path / "out" / name), collection=str(tmp_path / "c")).run()
-    found, whole = Collection.open(str(tmp_path / "c")), import_vectors(tmp_path / "out")
+    found, whole = import_vectors(tmp_path / "out" / name, to=str(tmp_path / "c")), import_vectors(tmp_path / "out")
     assert found.live_rows().equals(whole.live_rows())
     assert found.runs()[0].model == whole.runs()[0].model
 
 
 UNCERTAIN: dict[str, tuple[dict[str, Any], bool]] = {  # files beside an array of three vectors, and whether ids are its
-    "its rows": ({"rows.parquet": 3}, True),
-    "of another number": ({"rows.parquet": 4}, False),
-    "two files of rows": ({"a.parquet": 3, "b.parquet": 3}, False),
-    "two arrays": ({"rows.parquet": 3, "other.npy": 3}, False),
+    "its rows": ({"rows.parquet": {"id": IDS[:3]}}, True),
+    "of another number": ({"rows.parquet": {"id": IDS[:4]}}, False),
+    "two files of rows": ({"a.parquet": {"id": IDS[:3]}, "b.parquet": {"id": IDS[:3]}}, False),
+    "two arrays": ({"rows.parquet": {"id": IDS[:3]}, "other.npy": VECTORS[:3]}, False),
 }
 
 
 @pytest.mark.parametrize("case", UNCERTAIN)
 def test_rows_beside_an_array_count_if_they_are_certainly_its_own(run: Run, tmp_path: Path, case: str) -> None:
     files, is_certain = UNCERTAIN[case]
-    np.save(tmp_path / "vectors.npy", VECTORS[:3])
-    for name, count in files.items():
-        if name.endswith("npy"):
-            np.save(tmp_path / name, VECTORS[:count])
-        else:
-            pq.write_table(pa.table({"id": IDS[:count]}), tmp_path / name)
+    write(tmp_path, {"vectors.npy": VECTORS[:3], **files})
     done = run("import", tmp_path / "vectors.npy", tmp_path / "c", "--no-index")
     tables = ", ".join(name for name in files if name.endswith("parquet"))
     note = f"it is not certain that these files have them: name one with --ids: {tables}"
@@ -283,12 +289,10 @@ def test_a_hugging_face_dataset_keeps_its_pictures_and_plain_columns(tmp_path: P
         "image_vector": [vector.astype(np.float64).tolist() for vector in VECTORS[:2]],
         "__index_level_0__": [4, 7],
     }
-    pq.write_table(pa.table(columns), tmp_path / "train.parquet")
+    write(tmp_path, {"train.parquet": columns})
     with pytest.raises(SourceError, match=r"several columns of vectors \(text_vector, image_vector\): name one with"):
         import_vectors(tmp_path / "train.parquet")
-    location = str(tmp_path / "imported")
-    source = str(tmp_path / "train.parquet")
-    job = VectorImport(source=source, collection=location, embedding_column="image_vector")
+    job = vector_import(tmp_path / "train.parquet", embedding_column="image_vector")
     job.run()
     assert job.notes == {
         "columns of bytes are left out (`sha256`, `md5`)": ["train.parquet"],
@@ -296,7 +300,7 @@ def test_a_hugging_face_dataset_keeps_its_pictures_and_plain_columns(tmp_path: P
         "columns of an unnamed index of pandas are left out (`__index_level_0__`)": ["train.parquet"],
         "column `width` is stored as `source_width`, as each image has a `width` of its own": [],
     }
-    found = Collection.open(location).live_rows()
+    found = Collection.open(job.collection).live_rows()
     assert found["image_id"].to_pylist() == ["train.parquet#0", "train.parquet#1"]
     assert found["uri"].to_pylist() == [f"{tmp_path}/train.parquet#row={row}&column=image" for row in range(2)]
     assert found["source_width"].to_pylist() == [1, 2]  # it may be the width before or after resizing
@@ -316,67 +320,38 @@ LIST_COLUMNS: dict[str, tuple[Any, bool]] = {  # a column beside four vectors of
 }
 
 
-@pytest.mark.parametrize("kind", LIST_COLUMNS)
 @pytest.mark.parametrize("beside", [True, False], ids=["an array", "Parquet"])
-def test_lists_of_floats_stay_unless_they_may_be_vectors(run: Run, tmp_path: Path, kind: str, beside: bool) -> None:
-    values, stays = LIST_COLUMNS[kind]
-    (tmp_path / "s").mkdir()
-    columns = {"id": IDS[:4], "found.in": values}
-    if beside:
-        np.save(tmp_path / "s/vectors.npy", FOUR)
-    else:
-        columns["embedding"] = LISTS
-    pq.write_table(pa.table(columns), tmp_path / "s/rows.parquet", row_group_size=3)
+def test_lists_of_floats_stay_unless_they_may_be_vectors(run: Run, tmp_path: Path, beside: bool) -> None:
+    columns: dict[str, Any] = {"id": IDS[:4]} | {f"found.{kind}": values for kind, (values, _) in LIST_COLUMNS.items()}
+    in_column, in_array = ({}, {"s/vectors.npy": FOUR}) if beside else ({"embedding": LISTS}, {})
+    write(tmp_path, {"s/rows.parquet": columns | in_column, **in_array})
     done = run("import", tmp_path / "s", tmp_path / "c", "--no-index")
-    assert done.code == 0
-    note = "columns of other vectors are left out (`found.in`): rows.parquet"
-    assert (note in done.out + done.err) is not stays
+    vectors = ", ".join(f"`found.{kind}`" for kind, (_, stays) in LIST_COLUMNS.items() if not stays)
+    assert f"columns of other vectors are left out ({vectors}): rows.parquet" in done.out + done.err
     found = Collection.open(str(tmp_path / "c")).live_rows()
-    assert ("found.in" in found.column_names) is stays
-    if stays:
-        assert found["found.in"].to_pylist() == values.to_pylist()
-
-
-def test_an_import_says_which_columns_get_another_name(run: Run, tmp_path: Path) -> None:
-    taken = {"size": [1], "score": [0.5], "width": [2], "$x": ["a"], "pixels": ["b"]}
-    pq.write_table(pa.table({"id": ["a"], "embedding": LISTS[:1], "label": ["c"], **taken}), tmp_path / "list.parquet")
-    done = run("import", tmp_path / "list.parquet", tmp_path / "c", "--no-index")
-    notes = [line for line in (done.out + done.err).splitlines() if "is stored as" in line]
-    assert notes == [
-        *(
-            f"column `{name}` is stored as `source_{name}`, as each image has a `{name}` of its own"
-            for name in ("size", "score", "width")
-        ),
-        "column `$x` is stored as `source_$x`, as searches read $ at the beginning of a name as a sign",
-        "column `pixels` is stored as `source_pixels`, as each image has a `pixels` of its own",
-    ]
-    row = Collection.open(str(tmp_path / "c")).live_rows().to_pylist()[0]
-    assert {name: [row[f"source_{name}"]] for name in taken} == taken
+    kept = {name: found[name].to_pylist() for name in found.column_names if name.startswith("found.")}
+    assert kept == {f"found.{kind}": values.to_pylist() for kind, (values, stays) in LIST_COLUMNS.items() if stays}
 
 
 def test_paths_are_relative_to_the_files_folder(tmp_path: Path) -> None:
     urls = ["pics/b.png", "/a.png", "http://h/c.png", " "]
-    pq.write_table(pa.table({"id": IDS[:4], "url": urls, "embedding": LISTS}), tmp_path / "list.parquet")
-    expected = [f"{tmp_path}/pics/b.png", "/a.png", "http://h/c.png", None]
-    assert import_vectors(tmp_path / "list.parquet").live_rows()["uri"].to_pylist() == expected
+    found = import_table(tmp_path, {"id": IDS[:4], "url": urls, "embedding": LISTS}).live_rows()
+    assert found["uri"].to_pylist() == [f"{tmp_path}/pics/b.png", "/a.png", "http://h/c.png", None]
 
 
 def test_a_column_may_begin_with_nulls(tmp_path: Path) -> None:
     lists = pa.array([None] * 5_000 + LISTS, pa.list_(pa.float32()))
-    pq.write_table(pa.table({"embedding": lists}), tmp_path / "list.parquet")
-    found = import_vectors(tmp_path / "list.parquet", max_reject_rate=1).live_rows(["embedding"])
+    found = import_table(tmp_path, {"embedding": lists}, max_reject_rate=1).live_rows(["embedding"])
     assert found["embedding"].drop_null().to_pylist() == LISTS
 
 
 def test_a_bucket_is_a_source_too(store: Bucket, tmp_path: Path) -> None:
     parts = [(VECTORS[:3], {"image_path": IDS[:3]}), (VECTORS[3:], {"image_path": IDS[3:]})]
-    folder = write_clip_retrieval(tmp_path / "out", parts)
-    for path in folder.rglob("*.*"):
-        store.put(f"made/{path.relative_to(folder)}", path.read_bytes())
-    location = str(tmp_path / "imported")
-    VectorImport(source=f"s3://{store.name}/made", collection=location).run()
-    assert Collection.open(location).live_rows(["embedding"])["embedding"].to_pylist() == VECTORS.tolist()
-    part = str(tmp_path / "part")
+    for name, content in clip_retrieval(*parts).items():
+        store.put(f"made/{name}", data_of(content))
+    made, part = (str(tmp_path / name) for name in ("made", "part"))
+    VectorImport(source=f"s3://{store.name}/made", collection=made).run()
+    assert Collection.open(made).live_rows(["embedding"])["embedding"].to_pylist() == VECTORS.tolist()
     VectorImport(source=f"s3://{store.name}/made/img_emb/img_emb_1.npy", collection=part).run()
     assert Collection.open(part).live_rows(["image_id"])["image_id"].to_pylist() == IDS[3:]
 
@@ -395,45 +370,49 @@ BAD_ROWS: list[tuple[str, dict[str, Any], str, str]] = [
     ("long", {"embedding": [*GOOD, 1.0]}, "wrong_length", "expected a vector of 8 numbers, got 9"),
     ("empty", {"embedding": []}, "wrong_length", "expected a vector of 8 numbers, got 0"),
     ("null", {"embedding": None}, "no_vector", "expected a vector of 8 numbers, got null"),
-    ("null value", {"embedding": [None, *GOOD[1:]]}, "null_value", "expected 8 numbers, but some are null"),
+    ("null value", {"embedding": [None, *[2.0] * 7]}, "null_value", "expected 8 numbers, but some are null"),
     ("no id", {"id": None}, "no_id", "expected an id, got none"),
     ("empty id", {"id": " "}, "no_id", "expected an id, got none"),
-    ("repeated id", {"id": "04.jpg"}, "duplicate_id", "unique id, but '04.jpg' is already that of list.parquet#row=4"),
+    (
+        "repeated id",
+        {"id": "04.jpg", "embedding": [2.0] * DIM},
+        "duplicate_id",
+        "unique id, but '04.jpg' is already that of list.parquet#row=4",
+    ),
 ]
 
 
-@pytest.mark.parametrize(("change", "reason", "message"), [row[1:] for row in BAD_ROWS], ids=[r[0] for r in BAD_ROWS])
-def test_an_unusable_row_becomes_a_reject(tmp_path: Path, change: dict[str, Any], reason: str, message: str) -> None:
+def test_each_unusable_row_becomes_a_reject(tmp_path: Path) -> None:
+    """They are not counted among the vectors that were normalised."""
     listed = [{"id": name, "embedding": vector.tolist()} for name, vector in zip(IDS, VECTORS, strict=True)]
-    listed[33] |= change
+    numbers = range(20, 20 + len(BAD_ROWS))
+    for number, (_, change, *_) in zip(numbers, BAD_ROWS, strict=True):
+        listed[number] |= change
+    listed[8]["embedding"] = (2 * VECTORS[8]).tolist()
     kinds = pa.schema({"id": pa.string(), "embedding": pa.list_(pa.float64())})
-    pq.write_table(pa.Table.from_pylist(listed, kinds), tmp_path / "list.parquet", row_group_size=7)
-    collection = import_vectors(tmp_path / "list.parquet")
-    (reject,) = list_rejects(collection)
-    assert (reject["error_stage"], reject["error_reason"], reject["retryable"]) == ("import", reason, False)
-    assert reject["error_message"].startswith("row 33 of list.parquet: ")
-    assert message in reject["error_message"]
-    assert reject["image_id"] == ("list.parquet#row=33" if "id" in change else "33.jpg")
+    write(tmp_path, {"list.parquet": pa.Table.from_pylist(listed, kinds)})
+    job = vector_import(tmp_path / "list.parquet", max_reject_rate=1)
+    assert (job.run().rejected, job.normalised) == (len(BAD_ROWS), 1)
+    collection = Collection.open(job.collection)
+    rejects = {row["image_id"]: row for row in list_rejects(collection)}
+    for number, (name, change, reason, message) in zip(numbers, BAD_ROWS, strict=True):
+        reject = rejects.pop(f"list.parquet#row={number}" if "id" in change else IDS[number])
+        assert (reject["error_stage"], reject["error_reason"], reject["retryable"]) == ("import", reason, False), name
+        assert reject["error_message"].startswith(f"row {number} of list.parquet: "), name
+        assert message in reject["error_message"], name
+    assert rejects == {}
     found = collection.live_rows(["image_id", "embedding"]).drop_null()
-    assert found["image_id"].to_pylist() == [*IDS[:33], *IDS[34:]]
-    assert found["embedding"].to_pylist() == [*VECTORS[:33].tolist(), *VECTORS[34:].tolist()]
-
-
-def test_rejects_are_not_counted_as_normalised(tmp_path: Path) -> None:
-    lists = [*LISTS, (2 * FOUR[0]).tolist(), [None, *GOOD[1:]], (2 * FOUR[0]).tolist()]
-    pq.write_table(pa.table({"id": [*"abcda", "f", "g"][:7], "embedding": lists}), tmp_path / "list.parquet")
-    job = VectorImport(source=str(tmp_path / "list.parquet"), collection=str(tmp_path / "imported"), max_reject_rate=1)
-    assert (job.run().rejected, job.normalised) == (2, 1)
+    good = [number for number in range(40) if number not in numbers]
+    assert found["image_id"].to_pylist() == [IDS[number] for number in good]
+    assert vectors_of(found["embedding"]) == pytest.approx(VECTORS[good], abs=1e-7)
 
 
 def test_ids_are_compared_across_blocks_and_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("files._IDS", "vector_files._IDS", "import_vectors._BLOCK"):
         monkeypatch.setattr(f"jobs.exchange.{name}", 3)
-    (tmp_path / "source").mkdir()
     ids: dict[str, list[str | None]] = {"a": ["x", None, "y", "z", "x"], "b": ["new", "y", " ", "x"]}
-    for name, each in ids.items():
-        table = pa.table({"id": each, "embedding": VECTORS[: len(each)].tolist()})
-        pq.write_table(table, tmp_path / f"source/{name}.parquet")
+    tables = {name: {"id": each, "embedding": VECTORS[: len(each)].tolist()} for name, each in ids.items()}
+    write(tmp_path / "source", {f"{name}.parquet": table for name, table in tables.items()})
     collection = import_vectors(tmp_path / "source", max_reject_rate=1)
     assert {row["image_id"]: row["error_message"].partition(": ")[2] for row in list_rejects(collection)} == {
         "a.parquet#row=1": "expected an id, got none",
@@ -446,8 +425,7 @@ def test_ids_are_compared_across_blocks_and_files(tmp_path: Path, monkeypatch: p
 
 
 def test_rows_beside_an_array_may_have_no_plain_column(tmp_path: Path) -> None:
-    np.save(tmp_path / "vectors.npy", VECTORS)
-    pq.write_table(pa.table({"image": pictures(40)}), tmp_path / "rows.parquet", row_group_size=7)
+    write(tmp_path, {"vectors.npy": VECTORS, "rows.parquet": {"image": pictures(40)}})
     found = import_vectors(tmp_path).live_rows(["image_id"])
     assert found["image_id"].to_pylist() == sorted(map(str, range(40)))
 
@@ -455,14 +433,13 @@ def test_rows_beside_an_array_may_have_no_plain_column(tmp_path: Path) -> None:
 def test_an_import_visits_no_web_address(tmp_path: Path) -> None:
     columns = {"image_id": ["a"], "uri": ["http://h/a.png"], "content_hash": ["00"], "embedding": LISTS[:1]}
     table = pa.table(columns).replace_schema_metadata({b"likeness.model": MODEL.model_dump_json()})
-    pq.write_table(table, tmp_path / "rows.parquet")
-    assert read_checks(import_vectors(tmp_path / "rows.parquet")).num_rows == 0
+    assert read_checks(import_table(tmp_path, table)).num_rows == 0
 
 
 def test_too_many_rejects_publish_nothing(tmp_path: Path) -> None:
     vectors = VECTORS.copy()
     vectors[:3] = 0
-    np.save(tmp_path / "vectors.npy", vectors)
+    write(tmp_path, {"vectors.npy": vectors})
     with pytest.raises(TooManyRejectsError, match=r"3 of 40 images were rejected \(7\.5%; mostly zero_vector: 3\)"):
         import_vectors(tmp_path / "vectors.npy")
     assert Collection.open(str(tmp_path / "imported")).runs() == []
@@ -472,83 +449,43 @@ def test_too_many_rejects_publish_nothing(tmp_path: Path) -> None:
 # Unusable files
 
 
-def npy(values: Any, **options: Any) -> Callable[[Path], Any]:
-    return lambda folder: np.save(folder / "vectors.npy", np.asarray(values), **options)
-
-
-def parquet(name: str = "x.parquet", **columns: Any) -> Callable[[Path], Any]:
-    return lambda folder: pq.write_table(pa.table(columns), folder / name)
-
-
-def cut(name: str, size: int, write: Callable[[Path], Any]) -> Callable[[Path], Any]:
-    def written(folder: Path) -> None:
-        write(folder)
-        (folder / name).write_bytes((folder / name).read_bytes()[:size])
-
-    return written
-
-
-def both(*writes: Callable[[Path], Any]) -> Callable[[Path], Any]:
-    return lambda folder: [write(folder) for write in writes]
-
-
-def patched(before: bytes, after: bytes) -> Callable[[Path], Any]:
-    """An array with a changed header."""
-
-    def written(folder: Path) -> None:
-        np.save(folder / "vectors.npy", FOUR)
-        data = (folder / "vectors.npy").read_bytes()
-        assert data.count(before) == 1
-        (folder / "vectors.npy").write_bytes(data.replace(before, after))
-
-    return written
-
-
-def clip_retrieval(*parts: tuple[Any, dict[str, Any]], without: str = "") -> Callable[[Path], Any]:
-    def written(folder: Path) -> None:
-        write_clip_retrieval(folder / "out", list(parts))
-        if without:
-            (folder / "out" / without).unlink()
-
-    return written
-
-
 FOUR = VECTORS[:4]
 LISTS = FOUR.tolist()
-BAD_FILES: list[tuple[str, Callable[[Path], Any], str]] = [
-    ("one axis", npy(GOOD), r"holds an array of shape \(8,\): expected \(rows, dimensions\)"),
-    ("three axes", npy([LISTS]), r"holds an array of shape \(1, 4, 8\)"),
-    ("no dimensions", npy(np.zeros((4, 0))), r"holds an array of shape \(4, 0\)"),
-    ("whole numbers", npy(np.ones((4, 8), int)), "holds values of type int64: expected float16, float32 or float64"),
-    ("complex", npy(FOUR.astype(np.complex64)), "holds values of type complex64"),
-    ("objects", npy(FOUR.astype(object), allow_pickle=True), "holds values of type object"),
-    ("by columns", npy(np.asfortranarray(FOUR)), "is in Fortran order: save it in C order"),
-    ("cut off", cut("vectors.npy", 128 + 2 * 32 + 5, npy(FOUR)), "ends in row 2, but its header says 4 rows"),
-    ("negative rows", patched(b"(4, 8), } ", b"(-4, 8), }"), r"holds an array of shape \(-4, 8\)"),
-    ("no end of the header", patched(b"}", b" "), r"cannot read .*/vectors\.npy as npy"),
-    ("not npy", cut("vectors.npy", 3, npy(FOUR)), r"cannot read .*/vectors\.npy as npy"),
-    ("no rows", npy(np.zeros((0, 8))), "has no rows: expected at least one vector"),
-    ("two arrays", both(npy(FOUR), lambda to: np.save(to / "b.npy", FOUR)), r"several files \(b\.npy, vectors\.npy\)"),
-    ("fewer ids", both(npy(FOUR), parquet(id=["a", "b"])), "4 vectors, but .* 2 rows: .* row 2 is the first without"),
-    ("nothing", lambda folder: (folder / "a.txt").write_text(""), r"has no vectors: expected a \.npy .* found a\.txt"),
-    ("cut off Parquet", cut("x.parquet", 99, parquet(embedding=LISTS)), r"cannot read .*/x\.parquet as parquet"),
-    ("no vectors", parquet(id=["a"]), r"has no column of vectors \(lists of floats\); its columns are id"),
-    ("texts", parquet(embedding=[["a"]]), "expected vectors in column `embedding`, lists of floats, got list<"),
-    ("lists of addresses", parquet(url=[["a"]] * 4, embedding=LISTS), "paths or URLs in column `url`, got list<"),
-    ("numbers as addresses", parquet(uri=[1, 2, 3, 4], embedding=LISTS), "column `uri`, got int64"),
-    ("bytes as addresses", parquet(url=[b"a"] * 4, embedding=LISTS), "column `url`, got binary"),
-    ("all null", parquet(embedding=pa.array([None], pa.list_(pa.float32()))), "has no vectors in its column"),
-    ("all empty", parquet(embedding=pa.array([[]], pa.list_(pa.float32()))), "has no vectors in its column"),
+NPY = data_of(FOUR)
+NOTHING: list[Any] = [None, []]
+BAD_FILES: list[tuple[str, Any, str]] = [  # what it is, the array or columns or files, and what is said of them
+    ("one axis", np.array(GOOD), r"holds an array of shape \(8,\): expected \(rows, dimensions\)"),
+    ("three axes", np.array([LISTS]), r"holds an array of shape \(1, 4, 8\)"),
+    ("no dimensions", np.zeros((4, 0)), r"holds an array of shape \(4, 0\)"),
+    ("whole numbers", np.ones((4, 8), int), "holds values of type int64: expected float16, float32 or float64"),
+    ("complex", FOUR.astype(np.complex64), "holds values of type complex64"),
+    ("objects", FOUR.astype(object), "holds values of type object"),
+    ("by columns", np.asfortranarray(FOUR), "is in Fortran order: save it in C order"),
+    ("cut off", NPY[: 128 + 2 * 32 + 5], "ends in row 2, but its header says 4 rows"),
+    ("negative rows", NPY.replace(b"(4, 8), } ", b"(-4, 8), }"), r"holds an array of shape \(-4, 8\)"),
+    ("no end of the header", NPY.replace(b"}", b" ", 1), r"cannot read .*/vectors\.npy as npy"),
+    ("not npy", NPY[:3], r"cannot read .*/vectors\.npy as npy"),
+    ("no rows", np.zeros((0, 8)), "has no rows: expected at least one vector"),
+    ("no vectors", {"id": ["a"]}, r"has no column of vectors \(lists of floats\); its columns are id"),
+    ("texts", {"embedding": [["a"]]}, "expected vectors in column `embedding`, lists of floats, got list<"),
+    ("lists of addresses", {"url": [["a"]] * 4, "embedding": LISTS}, "paths or URLs in column `url`, got list<"),
+    ("numbers as addresses", {"uri": [1, 2, 3, 4], "embedding": LISTS}, "column `uri`, got int64"),
+    ("bytes as addresses", {"url": [b"a"] * 4, "embedding": LISTS}, "column `url`, got binary"),
+    *(("no value", {"embedding": pa.array([each], FLOATS)}, "has no vectors in its column") for each in NOTHING),
+    ("two arrays", {"vectors.npy": FOUR, "b.npy": FOUR}, r"several files \(b\.npy, vectors\.npy\)"),
+    (
+        "fewer ids",
+        {"vectors.npy": FOUR, "x.parquet": {"id": ["a", "b"]}},
+        "4 vectors, but .* 2 rows: .* row 2 is the first without",
+    ),
+    ("nothing", {"a.txt": ""}, r"has no vectors: expected a \.npy .* found a\.txt"),
+    ("cut off Parquet", {"x.parquet": data_of({"embedding": LISTS})[:99]}, r"cannot read .*/x\.parquet as parquet"),
     (
         "two lengths",
-        both(parquet("a.parquet", embedding=LISTS), parquet("b.parquet", embedding=[[1.0]])),
+        {"a.parquet": {"embedding": LISTS}, "b.parquet": {"embedding": [[1.0]]}},
         r"b\.parquet has vectors of 1 dimensions, but .*/a\.parquet of 8: expected one",
     ),
-    (
-        "a part without its rows",
-        clip_retrieval((FOUR, {"image_path": IDS[:4]}), without="metadata/metadata_0.parquet"),
-        r"has no metadata/metadata_0\.parquet beside it|has no out/metadata/metadata_0\.parquet beside it",
-    ),
+    ("a part without its rows", {"img_emb/img_emb_0.npy": FOUR}, r"has no metadata/metadata_0\.parquet beside it"),
     (
         "a part with too many rows",
         clip_retrieval((FOUR, {"image_path": IDS[:5]})),
@@ -557,10 +494,13 @@ BAD_FILES: list[tuple[str, Callable[[Path], Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("write", "message"), [row[1:] for row in BAD_FILES], ids=[row[0] for row in BAD_FILES])
-def test_an_unusable_source_makes_no_collection(tmp_path: Path, write: Callable[[Path], Any], message: str) -> None:
-    (tmp_path / "source").mkdir()
-    write(tmp_path / "source")
+@pytest.mark.parametrize(("content", "message"), [row[1:] for row in BAD_FILES], ids=[row[0] for row in BAD_FILES])
+def test_an_unusable_source_makes_no_collection(tmp_path: Path, content: Any, message: str) -> None:
+    if not isinstance(content, dict):
+        content = {"vectors.npy": content}
+    elif not any("." in name for name in content):
+        content = {"x.parquet": content}
+    write(tmp_path / "source", content)
     with pytest.raises(SourceError, match=message):
         import_vectors(tmp_path / "source")
     assert not (tmp_path / "imported").exists()
@@ -578,8 +518,8 @@ def test_an_unusable_source_makes_no_collection(tmp_path: Path, write: Callable[
     ],
 )
 def test_options_that_do_not_fit_the_source(tmp_path: Path, options: dict[str, Any], message: str) -> None:
-    parquet(id=IDS[:4], embedding=LISTS)(tmp_path)
-    clip_retrieval((FOUR, {"image_path": IDS[:4]}))(tmp_path)
+    write(tmp_path, {"x.parquet": {"id": IDS[:4], "embedding": LISTS}})
+    write(tmp_path / "out", clip_retrieval((FOUR, {"image_path": IDS[:4]})))
     with pytest.raises(JobError, match=message):
         import_vectors(tmp_path / options.pop("source", "x.parquet"), **options)
     assert not (tmp_path / "imported").exists()
@@ -590,11 +530,10 @@ def test_options_that_do_not_fit_the_source(tmp_path: Path, options: dict[str, A
 
 @pytest.mark.parametrize("other", [None, MODEL.model_copy(update={"fingerprint": "another"})])
 def test_files_of_several_models_are_refused(tmp_path: Path, other: ModelRecord | None) -> None:
-    (tmp_path / "source").mkdir()
+    table = pa.table({"id": ["a"], "embedding": LISTS[:1]})
     for name, model in (("a", MODEL), ("b", other)):
         metadata = {b"likeness.model": model.model_dump_json()} if model else None
-        table = pa.table({"id": [name], "embedding": LISTS[:1]}).replace_schema_metadata(metadata)
-        pq.write_table(table, tmp_path / f"source/{name}.parquet")
+        write(tmp_path / "source", {f"{name}.parquet": table.replace_schema_metadata(metadata)})
     with pytest.raises(OtherModelError, match=r"vectors of several models \(a\.parquet of hand-made.*, b\.parquet of "):
         import_vectors(tmp_path / "source")
 
@@ -604,7 +543,7 @@ def test_vectors_of_an_unknown_model_are_searched_by_id_but_not_by_words(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     write_files(tmp_path / "pictures", PLAIN)
-    pq.write_table(pa.table({"id": IDS, "embedding": VECTORS.tolist()}), tmp_path / "list.parquet")
+    write(tmp_path, {"list.parquet": {"id": IDS, "embedding": VECTORS.tolist()}})
     assert "40 images, Flat" in run("import", "list.parquet", "made").out
     like = json.loads(run("search", "made", "--like", "00.jpg", "-k", "3", "--format", "json").out)["matches"]
     best = [IDS[n] for n in np.argsort(-(VECTORS @ VECTORS[0]))[1:4]]
@@ -622,7 +561,7 @@ def test_vectors_of_an_unknown_model_are_searched_by_id_but_not_by_words(
         answer = client.post("/search", files={"image": PLAIN["red.png"]}).json()
         assert "imported without the name of their model" in answer["detail"]
     assert "imported without" in run("embed", "pictures", "made").err + run("reembed", "pictures", "made").err
-    np.save(tmp_path / "more.npy", VECTORS)
+    write(tmp_path, {"more.npy": VECTORS})
     refused = run("import", "more.npy", "made")
     assert "does not name its model: name the model with --model" in refused.err
     assert run("import", "list.parquet", "made").code == 0  # vectors of one source are of one model
@@ -630,7 +569,7 @@ def test_vectors_of_an_unknown_model_are_searched_by_id_but_not_by_words(
 
 
 def test_an_import_that_is_interrupted_commits_nothing(tmp_path: Path) -> None:
-    np.save(tmp_path / "vectors.npy", VECTORS)
+    write(tmp_path, {"vectors.npy": VECTORS})
     with pytest.raises(KeyboardInterrupt):
         import_vectors(tmp_path / "vectors.npy", progress=stop)
     left = Collection.open(str(tmp_path / "imported")).snapshot()

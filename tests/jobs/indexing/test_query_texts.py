@@ -84,11 +84,7 @@ def test_a_file_of_queries_that_cannot_be_used(tmp_path: Path, content: bytes | 
         read_queries(str(tmp_path / "texts"))
 
 
-def test_a_file_of_queries_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
-    (tmp_path / "texts").write_text("\n".join(f"text {number}" for number in range(50)), "utf-8-sig")
-    assert read_queries(str(tmp_path / "texts"))[0] == "text 0"
-
-
-def test_long_texts_are_cut(tmp_path: Path) -> None:
-    (tmp_path / "texts").write_text("\n".join(f"{number} {'word ' * 1000}" for number in range(60)))
-    assert max(map(len, read_queries(str(tmp_path / "texts")))) == 300
+def test_a_file_of_queries_may_begin_with_a_byte_order_mark_and_long_texts_are_cut(tmp_path: Path) -> None:
+    (tmp_path / "texts").write_text("\n".join(f"{number} {'word ' * 1000}" for number in range(60)), "utf-8-sig")
+    texts = read_queries(str(tmp_path / "texts"))
+    assert (texts[0][:6], max(map(len, texts))) == ("0 word", 300)

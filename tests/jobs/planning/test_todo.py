@@ -2,6 +2,7 @@
 
 import datetime as dt
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from index.collection.catalog.catalog import Catalog
+from index.collection.rows import in_parts
 from index.storage import Storage
 from jobs.planning import known_rows
 from jobs.planning.image_filter import EVERY_IMAGE
@@ -67,7 +69,7 @@ def test_groups_say_where_the_rows_are(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("start", "end"), [(0, 0), (0, 3), (2, 5), (3, 4), (4, 9), (7, 9)])
 def test_a_part_has_its_rows_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, start: int, end: int) -> None:
-    monkeypatch.setattr("index.collection.catalog.row_facts._ROWS", 1)  # a file for each table
+    monkeypatch.setattr("jobs.planning.todo.in_parts", partial(in_parts, rows=1))  # a file for each table
     monkeypatch.setattr("jobs.planning.todo.GROUP", 2)
     part, ids = Todo([numbered(9).slice(first, 3) for first in (0, 3, 6)]).slice(start, end), [*map(str, range(9))]
     assert (part.num_rows, images_to_do(part)["image_id"].to_pylist()) == (end - start, ids[start:end])

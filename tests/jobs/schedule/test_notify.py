@@ -1,6 +1,5 @@
 """Notifications by webhook and command, the metrics file and the history, and how their failures are handled."""
 
-import json
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -14,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from index.collection import Collection, writing
 from jobs.fields import Target
 from jobs.schedule import notify as notify_module
-from jobs.schedule.history import HistoryEntry, history_facts, last_entries, last_success, outcome_of, save
+from jobs.schedule.history import HistoryEntry, history_facts, last_entries, outcome_of, save
 from jobs.schedule.metrics_file import write_metrics
 from jobs.schedule.notify import notify
 from jobs.spec import Notify
@@ -67,19 +66,16 @@ def test_the_report_is_posted_and_other_outcomes_than_success_are_failures(hook:
     assert (body["outcome"], body["counts"], body["index"]) == (outcome, {"new": 3}, "000007")
 
 
-@pytest.mark.usefixtures("no_backoff")
-def test_a_webhook_that_is_down_for_a_moment_is_retried(hook: ScriptedServer) -> None:
-    hook.replies = answering(503, 429, 200)
-    notify(Notify(on_success=Target(url=url_of(hook))), make_entry())
-    assert len(hook.requests) == 3
-
-
-def test_a_webhook_cannot_delay_a_job_with_retry_after(hook: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_webhook_is_retried_but_cannot_delay_a_job_with_retry_after(
+    hook: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     slept: list[float] = []
     monkeypatch.setattr("urllib3.util.retry.time", SimpleNamespace(sleep=slept.append, time=time.time))
-    hook.replies = answering(429)
-    notify(Notify(on_success=Target(url=url_of(hook))), make_entry())
-    assert (len(hook.requests), slept) == (4, [2, 4])
+    for statuses, waits in (((503, 429, 200), [2]), ((429,), [2, 4])):
+        hook.replies, hook.requests = answering(*statuses), []
+        slept.clear()
+        notify(Notify(on_success=Target(url=url_of(hook))), make_entry())
+        assert (len(hook.requests), slept) == (2 + len(waits), waits)
 
 
 @pytest.mark.usefixtures("no_backoff")
@@ -129,12 +125,6 @@ def test_an_address_may_come_from_the_environment(
     assert len(hook.requests) == 1
 
 
-def test_a_command_gets_the_report_on_its_stdin(tmp_path: Path) -> None:
-    notify(Notify(on_failure=Target(command=f"cat > {tmp_path}/report")), make_entry("failed", "no disk"))
-    report = json.loads((tmp_path / "report").read_text())
-    assert (report["outcome"], report["message"], report["id"]) == ("failed", "no disk", "run-1")
-
-
 @pytest.mark.parametrize(
     ("command", "message"),
     [
@@ -165,7 +155,7 @@ def metrics(path: Path) -> dict[tuple[str, str], float]:
 def test_metrics_of_a_success_and_of_the_failure_after_it(tmp_path: Path) -> None:
     path = tmp_path / "likeness.prom"
     success = make_entry(counts={"new": 3, "unchanged": 97}, seconds={"embed": 1.5}, recall=0.995)
-    write_metrics(str(path), success, success)
+    write_metrics(str(path), success)
     values = metrics(path)
     ended = (STARTED + timedelta(minutes=5)).timestamp()
     assert values["last_success_timestamp_seconds", ""] == values["last_end_timestamp_seconds", ""] == ended
@@ -174,27 +164,22 @@ def test_metrics_of_a_success_and_of_the_failure_after_it(tmp_path: Path) -> Non
     assert (values["last_images", "new"], values["last_images", "unchanged"]) == (3, 97)
     assert (values["last_stage_seconds", "embed"], values["recall", ""]) == (1.5, 0.995)
     failure = make_entry("failed", ended_at=STARTED + timedelta(days=1))
-    write_metrics(str(path), failure, success)
+    write_metrics(str(path), failure)
     values = metrics(path)
     assert values["last_success_timestamp_seconds", ""] == ended
     assert values["last_end_timestamp_seconds", ""] == (STARTED + timedelta(days=1)).timestamp()
     assert (values["last_outcome", "succeeded"], values["last_outcome", "failed"]) == (0, 1)
     assert [each.name for each in tmp_path.iterdir()] == ["likeness.prom"]
-
-
-def test_without_a_known_success_the_file_keeps_that_of_the_same_job(tmp_path: Path) -> None:
-    path = tmp_path / "likeness.prom"
-    success, failure = make_entry(), make_entry("failed", ended_at=STARTED + timedelta(days=1))
-    write_metrics(str(path), failure, None)
-    assert ("last_success_timestamp_seconds", "") not in metrics(path)
-    write_metrics(str(path), success, success)
-    write_metrics(str(path), failure, None)
-    assert metrics(path)["last_success_timestamp_seconds", ""] == (STARTED + timedelta(minutes=5)).timestamp()
-    assert metrics(path)["last_outcome", "failed"] == 1
-    write_metrics(str(path), failure.model_copy(update={"source": "/others"}), None)
+    write_metrics(str(path), failure.model_copy(update={"source": "/others"}))
     assert "last_success_timestamp_seconds{" not in path.read_text()
-    path.write_text("no metrics {")
-    write_metrics(str(path), failure, None)
+
+
+@pytest.mark.parametrize("content", [None, "no metrics {"])
+def test_without_a_known_success_there_is_no_time_of_it(tmp_path: Path, content: str | None) -> None:
+    path = tmp_path / "likeness.prom"
+    if content:
+        path.write_text(content)
+    write_metrics(str(path), make_entry("failed"))
     assert ("last_success_timestamp_seconds", "") not in metrics(path)
 
 
@@ -212,17 +197,6 @@ def test_the_oldest_entries_are_removed(collection: Collection, max_entries: int
     (Path(collection.location) / "history" / f"{max_entries + 2:04d}.json").write_text("{}")
     assert [entry.id for entry in last_entries(collection, 2)] == [f"{max_entries + 1:04d}"]
     assert Collection.create_or_open(collection.location) == collection  # the history's files are the collection's own
-
-
-def test_the_last_success_of_each_source_is_kept(collection: Collection, max_entries: int) -> None:
-    storage = collection.storage
-    entries = [make_entry(), make_entry(), make_entry(source="/others"), make_entry("failed")]
-    for number, entry in enumerate([*entries, *[make_entry("failed", source="/third")] * (max_entries + 4)]):
-        save(storage, entry.model_copy(update={"id": f"{number:04d}"}))
-    successes = [last_success(storage, source) for source in ("/pictures", "/others", "/third")]
-    assert [entry and entry.id for entry in successes] == ["0001", "0002", None]
-    stored = sorted(path.stem for path in Path(collection.location).glob("history/*.json"))
-    assert (stored[:3], len(stored)) == (["0001", "0002", "0008"], max_entries + 2)
 
 
 def test_a_job_without_an_end_is_running_while_it_holds_the_lease(collection: Collection) -> None:

@@ -7,8 +7,10 @@ import os
 import re
 import shutil
 import tarfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -78,8 +80,15 @@ def job_of(nights: Nights, **fields: object) -> dict[str, Any]:
     return {**places, "model": DEMO, "resources": resources, "max_reject_rate": 1.0, **fields}
 
 
+def write_job(nights: Nights, **fields: object) -> Path:
+    """A job's file; JSON is YAML."""
+    path = nights.pictures.with_name("job.yaml")
+    path.write_text(json.dumps(job_of(nights, **fields)))
+    return path
+
+
 def watch(
-    nights: Nights, *steps: Step, source: str | None = None, file: SpecFile | None = None, **fields: object
+    nights: Nights, *steps: Step, file: SpecFile | None = None, **fields: object
 ) -> tuple[list[str], list[float]]:
     """What is said, and how long each wait and pause would be. After each round comes a step; the last is Ctrl-C."""
     said, waits, left = list[str](), list[float](), iter(steps)
@@ -95,12 +104,9 @@ def watch(
         if seconds >= 2 and said and "retrying" in said[-1]:
             wait(seconds)
 
-    spec = (
-        file.spec if file else JobSpec.model_validate(job_of(nights) | ({"source": source} if source else {}) | fields)
-    )
-    update = Update(
-        spec=spec, console=Console(quiet=True), command="watch", settle_s=0.0 if "://" in str(source) else SETTLE_S
-    )
+    spec = file.spec if file else JobSpec.model_validate(job_of(nights, **fields))
+    settle_s = 0.0 if "://" in spec.source else SETTLE_S
+    update = Update(spec=spec, console=Console(quiet=True), command="watch", settle_s=settle_s)
     with (
         patch("embedder.models.load.conversion_folder", return_value=None),
         patch.object(ClipEmbedder, "load", load_once),
@@ -143,18 +149,10 @@ def test_rounds_follow_the_source_and_load_the_model_once(nights: Nights) -> Non
     assert_up_to_date(nights)
 
 
-CODES = (errno.EIO, errno.ENOSPC)
-POINTS = [(step, first) for first in (True, False) for step in STEPS]
-
-
+@pytest.mark.parametrize("code", [errno.ENOSPC, pytest.param(errno.EIO, marks=pytest.mark.long)])
+@pytest.mark.parametrize("first", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
-    ("step", "first", "code"),
-    [
-        pytest.param(*point, code, marks=pytest.mark.long if number % 2 else pytest.mark.slow if point[1] else ())
-        for row, point in enumerate(POINTS)
-        for number, code in enumerate(CODES, start=row)
-        if number % 2 or point[1] or row % 2  # in the second round, each error at half of the steps
-    ],
+    "step", [step if step in ("rows", "segment") else pytest.param(step, marks=pytest.mark.long) for step in STEPS]
 )
 def test_an_error_of_the_disk_does_not_end_it(nights: Nights, step: str, first: bool, code: int) -> None:
     """One error when a file of a step is written, in the first round of a new collection or in a second round."""
@@ -207,8 +205,7 @@ def test_a_file_is_embedded_once_it_no_longer_changes(nights: Nights) -> None:
 
 
 @pytest.mark.usefixtures("no_collection")
-@pytest.mark.parametrize("part", [slice(700), slice(1024), slice(1024, None)], ids=["unreadable", "short", "shifted"])
-def test_a_tar_that_is_being_replaced_keeps_its_images(nights: Nights, part: slice) -> None:
+def test_a_tar_that_is_being_replaced_keeps_its_images(nights: Nights) -> None:
     for name, seeds in {"a.tar": range(10), "b.tar": range(10, 12)}.items():
         data = io.BytesIO()
         with tarfile.open(fileobj=data, mode="w") as tar:
@@ -217,10 +214,10 @@ def test_a_tar_that_is_being_replaced_keeps_its_images(nights: Nights, part: sli
                 member.size = len(bmp(seed))
                 tar.addfile(member, io.BytesIO(bmp(seed)))
         save(nights, f"tars/{name}", data.getvalue())
-    begun = data.getvalue()[part]
-    tars = nights.pictures / "tars"
-    _, waits = watch(nights, lambda: save(nights, "tars/b.tar", begun, seconds_ago=0), source=str(tars))
-    assert waits == [INTERVAL_S, SETTLE_S]
+    unreadable, short, shifted = (data.getvalue()[part] for part in (slice(700), slice(1024), slice(1024, None)))
+    steps = [partial(save, nights, "tars/b.tar", part, seconds_ago=0) for part in (unreadable, short, shifted)]
+    _, waits = watch(nights, *steps, source=str(nights.pictures / "tars"))
+    assert waits == [INTERVAL_S, *[SETTLE_S] * 3]
     assert (len(nights.collection.runs()), nights.collection.live_rows().num_rows) == (1, 12)
 
 
@@ -257,24 +254,29 @@ def test_a_round_that_fails_is_tried_again(nights: Nights) -> None:
     assert_up_to_date(nights)
 
 
-@pytest.mark.parametrize("left", [False, True], ids=["moved", "unmounted"])
-def test_a_collection_that_is_away_is_waited_for(nights: Nights, left: bool) -> None:
+def test_a_collection_that_is_away_is_waited_for(nights: Nights) -> None:
     folder, away = Path(nights.location), Path(f"{nights.location}-away")
+
+    def move() -> None:
+        folder.rename(away)
+        save(nights, "new.bmp", bmp(30))
 
     def unmount() -> None:
         folder.rename(away)
-        if left:
-            folder.mkdir()
-        save(nights, "new.bmp", bmp(30))
+        folder.mkdir()
+        save(nights, "newer.bmp", bmp(31))
 
     def mount() -> None:
         assert [*folder.parent.glob(f"{folder.name}/*")] == []
         away.rename(folder)
 
-    said, _ = watch(nights, unmount, lambda: None, mount)
-    assert [line for line in said if "retrying" in line] == said[1:2]
-    assert said[1].startswith(f"{folder} {'is not a collection' if left else 'does not exist'}: ")
-    assert said[2].startswith("1 new: searchable")
+    said, _ = watch(nights, move, lambda: None, mount, unmount, lambda: None, mount)
+    missing, first, empty, second = said[1:]
+    assert ("retrying" in missing, "retrying" in empty) == (True, True)
+    assert missing.startswith(f"{folder} does not exist: ")
+    assert empty.startswith(f"{folder} is not a collection: ")
+    assert first.startswith("1 new: searchable")
+    assert second.startswith("1 new: searchable")
     assert_up_to_date(nights)
 
 
@@ -291,16 +293,15 @@ def test_new_pictures_are_found_while_too_many_are_gone(nights: Nights) -> None:
 
 
 @pytest.mark.usefixtures("no_collection")
-@pytest.mark.parametrize("files", [[], [BROKEN]])
-def test_the_source_may_be_empty_at_first(nights: Nights, files: Sequence[bytes]) -> None:
+def test_the_source_may_be_empty_or_without_a_usable_picture_at_first(nights: Nights) -> None:
     for path in nights.pictures.iterdir():
         path.unlink()
-    for number, data in enumerate(files):
-        save(nights, f"{number}.jpg", data)
     models = iter([load_once(DEMO, device="cpu")])  # one, for the texts that the first index is measured with as well
     with patch(f"{__name__}.load_once", lambda *_, **__: next(models)):
-        said, _ = watch(nights, lambda: save(nights, "first.bmp", bmp(1)))
-    assert "retrying" in said[0]
+        said, _ = watch(
+            nights, lambda: save(nights, "0.jpg", BROKEN), lambda: save(nights, "first.bmp", bmp(1)), lambda: None
+        )
+    assert ["retrying" in line for line in said[:3]] == [True, True, False]
     assert_up_to_date(nights)
 
 
@@ -326,28 +327,31 @@ def test_usage_errors_end_it_at_once(nights: Nights, run: Run) -> None:
         assert (done.code, message in done.err) == (2, True)
 
 
-@pytest.mark.parametrize("said_in_file", [False, True])
-def test_a_broken_picture_stops_no_others_unless_its_file_says_so(nights: Nights, said_in_file: bool) -> None:
-    job = job_of(nights, max_reject_rate=0.05)
-    (path := nights.pictures.with_name("job.yaml")).write_text(
-        json.dumps(job if said_in_file else {name: job[name] for name in job if name != "max_reject_rate"})
-    )
+def test_a_broken_picture_stops_no_others_unless_the_file_says_so(nights: Nights) -> None:
+    job = job_of(nights)
+    del job["max_reject_rate"]
+    (path := nights.pictures.with_name("job.yaml")).write_text(json.dumps(job))
 
-    def add() -> None:
-        save(nights, "good.bmp", bmp(70))
-        save(nights, "broken.jpg", BROKEN)
+    def add(number: int) -> None:
+        save(nights, f"good{number}.bmp", bmp(70 + number))
+        save(nights, f"broken{number}.jpg", BROKEN)
 
-    said, _ = watch(nights, add, file=SpecFile(path))
-    is_refused = any("more than the 5.0% allowed" in line for line in said)
-    found = Searcher.open(nights.collection).row("good.bmp")
-    assert (is_refused, found is None) == (said_in_file, said_in_file), said
+    def limit_and_add() -> None:
+        assert Searcher.open(nights.collection).row("good1.bmp") is not None
+        write_job(nights, max_reject_rate=0.05)
+        add(2)
+
+    said, _ = watch(nights, lambda: add(1), limit_and_add, file=SpecFile(path))
+    assert ["more than the 5.0% allowed" in line for line in said] == [*[False] * (len(said) - 1), True]
+    assert Searcher.open(nights.collection).row("good2.bmp") is None
 
 
-def test_changes_of_a_folder_are_noticed(tmp_path: Path) -> None:
+def test_changes_of_a_folder_and_of_the_job_are_noticed(tmp_path: Path) -> None:
     said = list[str]()
     folder = tmp_path / "pictures"
     folder.mkdir()
-    changes = FolderChanges(str(folder), said.append, Exclusions(["raw/"]))
+    file = SpecFile(tmp_path / "job.yaml", lambda: JobSpec(source="s", collection="c"))
+    changes = FolderChanges(str(folder), said.append, Exclusions(["raw/"]), file)
     assert changes.wait(60)  # from now on: what is there already has to be listed
     (folder / ".hidden").mkdir()
     (folder / ".hidden" / "new.jpg").touch()
@@ -364,6 +368,9 @@ def test_changes_of_a_folder_are_noticed(tmp_path: Path) -> None:
         changes.wait(0.01)
     assert "cannot be watched" in said[0]
     folder.mkdir()
+    assert changes.wait(60)
+    assert not changes.wait(0.2)
+    file.path.touch()
     assert changes.wait(60)
 
 
@@ -388,13 +395,6 @@ def test_saved_searches_deliver_what_a_round_finds(nights: Nights, tmp_path: Pat
 def shapes(*labels: str) -> dict[str, Any]:
     """Words that `none_below` is measured with, so that every picture gets one of them."""
     return {"annotations": [{"name": "shape", "labels": list(labels), "none_below": 0}]}
-
-
-def write_job(nights: Nights, **fields: object) -> Path:
-    """A job's file; JSON is YAML."""
-    path = nights.pictures.with_name("job.yaml")
-    path.write_text(json.dumps(job_of(nights, **fields)))
-    return path
 
 
 def labels_of(nights: Nights) -> set[str]:
@@ -432,34 +432,35 @@ def test_an_edit_of_its_file_takes_effect_without_undoing_what_the_edited_job_di
     ]
 
 
-@pytest.mark.parametrize(
-    ("edit", "message"),
-    [
-        ({"annotations": [{"name": "shape", "labels": 7}]}, r"job.yaml, line 1, annotations.0.labels: expected "),
-        ({"source": "elsewhere"}, r"job.yaml has another source, which a watch cannot change: restart it, or change "),
-        ({"exclude": ["raw/"]}, r"job.yaml has another exclude, which a watch cannot change"),
-        (None, r"job.yaml cannot be read \(.*No such file or directory"),
-    ],
-)
-def test_a_file_that_cannot_be_used_is_said_once_and_the_job_stays_as_it_was(
-    nights: Nights, edit: dict[str, Any] | None, message: str
-) -> None:
+def test_a_file_that_cannot_be_used_is_said_once_and_the_job_stays_as_it_was(nights: Nights) -> None:
     file = SpecFile(path := write_job(nights, **shapes("boat")))
+    edits: dict[str, dict[str, Any] | None] = {
+        r"job.yaml, line 1, annotations.0.labels: expected ": {"annotations": [{"name": "shape", "labels": 7}]},
+        r"job.yaml has another source, which a watch cannot change: restart it, or change ": {"source": "elsewhere"},
+        r"job.yaml has another exclude, which a watch cannot change": {"exclude": ["raw/"]},
+        r"job.yaml cannot be read \(.*No such file or directory": None,
+    }
+    seeds = count(10)
 
-    def spoil() -> None:
+    def add() -> None:
+        save(nights, f"{(seed := next(seeds))}.bmp", bmp(seed))
+
+    def spoil(edit: dict[str, Any] | None) -> None:
         path.unlink() if edit is None else write_job(nights, **edit)
-        save(nights, "10.bmp", bmp(10))
+        add()
 
     def mend() -> None:
         assert labels_of(nights) == {"boat"}
         write_job(nights, **shapes("apple"))
 
-    said, _ = watch(nights, spoil, lambda: save(nights, "11.bmp", bmp(11)), mend, lambda: None, file=file)
-    [line] = [line for line in said if line.endswith("; going on with the job as it was before")]
-    assert re.search(message, line), line
+    said, _ = watch(nights, *(partial(spoil, edit) for edit in edits.values()), add, mend, lambda: None, file=file)
+    lines = [line for line in said if line.endswith("; going on with the job as it was before")]
+    assert len(lines) == len(edits)
+    for message, line in zip(edits, lines, strict=True):
+        assert re.search(message, line), line
     rounds = [line.partition(":")[0] for line in said if ": searchable after" in line]
-    assert rounds[-3:] == ["1 new", "1 new", "columns of shape made anew"]
-    assert (labels_of(nights), Searcher.open(nights.collection).ntotal) == ({"apple"}, 8)
+    assert rounds[-6:] == [*["1 new"] * 5, "columns of shape made anew"]
+    assert (labels_of(nights), Searcher.open(nights.collection).ntotal) == ({"apple"}, 11)
 
 
 def test_columns_that_another_job_has_made_since_are_left_alone_until_the_file_is_edited(nights: Nights) -> None:
@@ -500,12 +501,3 @@ def test_a_predictor_that_changes_by_itself_is_no_other_job(nights: Nights) -> N
     annotations = [{"name": "nice", "examples": [str(judged)]}]
     said, _ = watch(nights, lambda: judge(3, 4, 5), lambda: None, annotations=annotations)
     assert sum("nice: 6 images annotated" in line for line in said) == 2
-
-
-def test_an_edit_of_the_file_ends_the_wait(tmp_path: Path) -> None:
-    edited = list[bool]()
-    changes = FolderChanges(str(tmp_path), print, Exclusions([]), lambda: bool(edited))
-    assert changes.wait(60)
-    assert not changes.wait(0.2)
-    edited.append(True)
-    assert changes.wait(60)

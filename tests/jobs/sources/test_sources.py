@@ -21,7 +21,7 @@ from embedder.errors import FetchError
 from index.collection.rows import FIXED_COLUMNS, JSON
 from jobs.errors import SourceError
 from jobs.sources.list_images import left_out_warning
-from tests.support.collections.s3_server import Bucket, FaultyProxy
+from tests.support.collections.s3_server import Bucket, FaultyServer
 from tests.support.listings import (
     fetched,
     ids,
@@ -536,7 +536,7 @@ def test_a_tar_of_a_bucket_takes_a_request_for_each_megabyte(
     samples = {f"{n:03}.{kind}": b"1" * 10 for n in range(200) for kind in ("jpg", "json", "txt")}
     path = write_tar(tmp_path / "a.tar", samples | {f"{n:03}.jpg": b"x" * size for n in range(200)})
     store.put("a.tar", path.read_bytes())
-    proxy = FaultyProxy(store.server, share=0.0, seed=0)
+    proxy = FaultyServer()
     with proxy.listening() as host, pytest.MonkeyPatch.context() as patch:
         patch.setenv("AWS_ENDPOINT_URL", f"http://{host}")
         listing = list_images(f"s3://{store.name}/a.tar")
@@ -556,7 +556,7 @@ def test_a_bucket_is_listed_whole_in_order_and_with_etags(
     for folder in ("", "40/", "40-a/"):  # some tools create such an object for a folder
         store.put(f"pics/{folder}", b"")
     store.put("pictures/other.jpg", b"x")
-    proxy = FaultyProxy(store.server, share=0.1, seed=5, page=7)
+    proxy = FaultyServer(share=0.1, seed=5, page=7)
     monkeypatch.setattr("index.storage.list_objects._PAGE", 7)
     with proxy.listening() as host:
         monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}")

@@ -13,7 +13,7 @@ from api.build_service import build_service
 from api.http.app import create_app
 from api.settings import ServeSettings
 from index.versions import promotion
-from tests.support.collections.s3_server import FAULTS, Bucket, FaultyProxy
+from tests.support.collections.s3_server import FAULTS, Bucket, FaultyServer
 from tests.support.nights.failing_store import REQUEST_S, Source, watched
 from tests.support.nights.reembed_nights import DEMO, Nights, load_once, query_form
 
@@ -76,7 +76,7 @@ def in_folder(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
     return cycle(Source(folder / "pictures"), str(folder / "collection"))
 
 
-def run_with_faults(bucket: Bucket, proxy: FaultyProxy, expected: Outcome, monkeypatch: pytest.MonkeyPatch) -> None:
+def run_with_faults(bucket: Bucket, proxy: FaultyServer, expected: Outcome, monkeypatch: pytest.MonkeyPatch) -> None:
     with proxy.listening() as host, watched(bucket, bucket.address("collection")) as seen:
         monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}")
         assert cycle(Source(bucket), f"s3://{bucket.name}/collection") == expected
@@ -90,7 +90,7 @@ def run_with_faults(bucket: Bucket, proxy: FaultyProxy, expected: Outcome, monke
 @pytest.mark.usefixtures("short_timeouts")
 def test_the_cycle_on_a_store_that_fails(bucket: Bucket, in_folder: Outcome, monkeypatch: pytest.MonkeyPatch) -> None:
     faults = (*FAULTS, "silent")
-    proxy = FaultyProxy(bucket.server, share=0.06, seed=1, faults=faults, page=7, pause_s=2.5 * REQUEST_S)
+    proxy = FaultyServer(share=0.06, seed=1, faults=faults, page=7, pause_s=2.5 * REQUEST_S)
     run_with_faults(bucket, proxy, in_folder, monkeypatch)
     assert [len(rows) for rows in in_folder.rows] == [PICTURES, PICTURES]
     assert in_folder.matches[0] == in_folder.matches[2] != in_folder.matches[1]
@@ -102,4 +102,4 @@ def test_the_cycle_on_a_store_that_fails(bucket: Bucket, in_folder: Outcome, mon
 def test_the_cycle_on_a_store_that_fails_often(
     bucket: Bucket, in_folder: Outcome, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    run_with_faults(bucket, FaultyProxy(bucket.server, share=0.25, seed=seed, page=3), in_folder, monkeypatch)
+    run_with_faults(bucket, FaultyServer(share=0.25, seed=seed, page=3), in_folder, monkeypatch)

@@ -21,7 +21,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from embedder.errors import FetchError
 from embedder.fetch import Fetcher
 from embedder.fetch.validators import Download
-from index.collection import writing
 from index.errors import DamagedVersionError, LeaseHeldError, LeaseLostError
 from index.versions.promotion import rollback
 from index.versions.prune import prune
@@ -116,7 +115,7 @@ class AnyNights(RuleBasedStateMachine):
         others = self._ids_of_others(source)
         wanted = self.models[model] or self._live_model()
         # A machine that pauses for minutes must not end a lease in the middle of a night.
-        patient = patch("jobs.update.writing", partial(writing, ttl=timedelta(days=1)))
+        patient = patch("index.collection.lease.TTL", timedelta(days=1))
         with patient, patch.object(Fetcher, "download", self._fetch(Fetcher.download)):
             with self._happening(event, lambda: self._run(source, model, wanted)):
                 try:

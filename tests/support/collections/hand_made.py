@@ -103,6 +103,12 @@ def add_version(
     return build_index(collection, settings)
 
 
+def indexed(folder: Path, *tables: pa.Table, settings: IndexSettings | None = None) -> Path:
+    """The folder of a new collection with an index of these rows, such as a `template`."""
+    add_version(Collection.create_or_open(str(folder)), *tables, settings=settings)
+    return folder
+
+
 def written_rows(collection: Collection, run: RunStart, files: Sequence[RowFile]) -> LiveRows:
     """All rows in these files of a run, those of repeated ids too."""
     catalog = Catalog(collection.storage, [RunRows(run=run, files=files)], live=False)

@@ -73,13 +73,17 @@ def folder(file: str) -> Hurt:
 
 
 def arrow(file: str, change: Callable[[pa.Table], pa.Table], **options: Any) -> Hurt:
-    """Rewrite an Arrow file with a changed table."""
+    """Rewrite an Arrow or Parquet file with a changed table."""
 
     def write(root: Path) -> None:
         path = one(root, file)
+        is_parquet = path.suffix == ".parquet"
         with pa.memory_map(str(path)) as source:
-            table = change(pa.ipc.open_file(source).read_all())
+            table = change(pq.read_table(source) if is_parquet else pa.ipc.open_file(source).read_all())
         path.unlink()
+        if is_parquet:
+            pq.write_table(table, path)
+            return
         with pa.ipc.new_file(str(path), table.schema, options=pa.ipc.IpcWriteOptions(**options)) as writer:
             writer.write_table(table)
 
@@ -117,16 +121,6 @@ def zoned(zone: str) -> Hurt:
     return arrow(f"{LARGE}/rows.arrow", added("taken", lambda table: pa.nulls(table.num_rows, kind)))
 
 
-def parquet(change: Callable[[pa.Table], pa.Table], file: str = "runs/*/rows/*.parquet") -> Hurt:
-    def write(root: Path) -> None:
-        path = one(root, file)
-        table = change(pq.read_table(path))
-        path.unlink()
-        pq.write_table(table, path)
-
-    return write
-
-
 def ann(index: Callable[[int, int], faiss.Index]) -> Hurt:
     """Another approximate index for the rows and dimensions that the manifest says."""
 
@@ -139,19 +133,17 @@ def ann(index: Callable[[int, int], faiss.Index]) -> Hurt:
     return write
 
 
-def made(factory: str, ntotal: int, dim: int, metric: int = faiss.METRIC_INNER_PRODUCT) -> faiss.Index:
+def made(
+    factory: str, ntotal: int, dim: int, metric: int = faiss.METRIC_INNER_PRODUCT, first: int | None = None
+) -> faiss.Index:
+    """An index of random vectors, with ids from `first` if it is given."""
     index = faiss.index_factory(dim, factory, metric)
     vectors = np.random.default_rng(0).standard_normal((ntotal, dim)).astype(np.float32)
     index.train(vectors)
-    index.add(vectors)
-    return index
-
-
-def with_ids(first: int, ntotal: int, dim: int) -> faiss.Index:
-    index = faiss.index_factory(dim, "IVF4,Flat", faiss.METRIC_INNER_PRODUCT)
-    vectors = np.random.default_rng(0).standard_normal((ntotal, dim)).astype(np.float32)
-    index.train(vectors)
-    index.add_with_ids(vectors, np.arange(first, first + ntotal))
+    if first is None:
+        index.add(vectors)
+    else:
+        index.add_with_ids(vectors, np.arange(first, first + ntotal))
     return index
 
 
@@ -173,13 +165,9 @@ def on_disk(target: str, ntotal: int, dim: int) -> faiss.Index:
     return index
 
 
-def vectors(root: Path, change: Callable[[np.ndarray[Any, Any]], object]) -> None:
+def vectors_that_are_not_numbers(root: Path) -> None:
     path = root / LARGE / "vectors.faiss"
     data = bytearray(path.read_bytes())
-    change(np.frombuffer(memoryview(data)[45:], np.float32))
+    np.frombuffer(memoryview(data)[45:], np.float32)[:16] = np.nan
     path.unlink()
     path.write_bytes(data)
-
-
-def not_a_number(values: np.ndarray[Any, Any]) -> None:
-    values[:16] = np.nan

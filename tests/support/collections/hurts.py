@@ -19,16 +19,13 @@ from tests.support.collections.hurt_files import (
     folder,
     link,
     made,
-    not_a_number,
     occurrences,
     on_disk,
-    parquet,
     pipe,
     repeated,
     sparse,
     tombstone,
-    vectors,
-    with_ids,
+    vectors_that_are_not_numbers,
     with_links,
     zoned,
 )
@@ -37,6 +34,7 @@ _MANIFEST: Final = "index/000005/manifest.json"
 _SEGMENT: Final = "segments.0"
 _DEEP: Final = b"[" * 100_000
 _FAR: Final = 10**12
+_ROWS: Final = "runs/*/rows/*.parquet"
 
 _RECORDS: dict[str, Hurt] = {
     f"{what} in {file}": content(file, data)
@@ -208,22 +206,24 @@ _ARROW: dict[str, Hurt] = {
     "queries without their number": arrow(
         "index/000005/queries.arrow", lambda table: table.replace_schema_metadata({"sampled_from": "9" * 5000})
     ),
-    "row files whose ids are null": parquet(column("image_id", lambda table: pa.nulls(table.num_rows, pa.string()))),
-    "row files with a column twice": parquet(added("uri", repeated("a"))),
-    "row files with other types": parquet(column("size", repeated("large"))),
-    "facts whose ids are numbers": parquet(column("image_id", repeated(7)), "runs/*/facts/*"),
-    "facts without addresses": parquet(lambda table: table.drop_columns("row_file"), "runs/*/facts/*"),
-    "a list of files elsewhere": parquet(column("path", repeated("../../secret")), "runs/*/files.*"),
-    "a list of files without digests": parquet(lambda table: table.drop_columns("sha256"), "runs/*/files.*"),
-    "a list of files that is empty": parquet(lambda table: table.slice(0, 0), "runs/*/files.*"),
+    "row files whose ids are null": arrow(
+        _ROWS, column("image_id", lambda table: pa.nulls(table.num_rows, pa.string()))
+    ),
+    "row files with a column twice": arrow(_ROWS, added("uri", repeated("a"))),
+    "row files with other types": arrow(_ROWS, column("size", repeated("large"))),
+    "facts whose ids are numbers": arrow("runs/*/facts/*", column("image_id", repeated(7))),
+    "facts without addresses": arrow("runs/*/facts/*", lambda table: table.drop_columns("row_file")),
+    "a list of files elsewhere": arrow("runs/*/files.*", column("path", repeated("../../secret"))),
+    "a list of files without digests": arrow("runs/*/files.*", lambda table: table.drop_columns("sha256")),
+    "a list of files that is empty": arrow("runs/*/files.*", lambda table: table.slice(0, 0)),
 }
 
 _FAISS: dict[str, Hurt] = {
-    "vectors that are not numbers": lambda root: vectors(root, not_a_number),
+    "vectors that are not numbers": vectors_that_are_not_numbers,
     "vectors that end early": lambda root: os.truncate(root / LARGE / "vectors.faiss", 1000),
     "an index that ends early": lambda root: os.truncate(root / LARGE / "ann.faiss", 1000),
-    "an index of rows that are not there": ann(partial(with_ids, _FAR)),
-    "an index of negative rows": ann(partial(with_ids, -300)),
+    "an index of rows that are not there": ann(partial(made, "IVF4,Flat", first=_FAR)),
+    "an index of negative rows": ann(partial(made, "IVF4,Flat", first=-300)),
     "an index of a few rows": ann(lambda ntotal, dim: made("IVF4,Flat", ntotal - 9, dim)),
     "an index of other dimensions": ann(lambda ntotal, dim: made("IVF4,Flat", ntotal, dim * 2)),
     "an index of another metric": ann(lambda ntotal, dim: made("IVF4,Flat", ntotal, dim, faiss.METRIC_L2)),

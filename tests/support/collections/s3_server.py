@@ -1,31 +1,35 @@
-"""An S3 server on loopback (moto's, over real sockets), and a proxy that injects faults by a seed."""
+"""An S3 server on loopback (moto's, over real sockets), and one that injects faults by a seed."""
 
 from __future__ import annotations
 
-import http.client
+import io
 import random
 import secrets
 import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 from unittest.mock import patch
-from urllib.parse import parse_qsl, urlencode, urlsplit
+from urllib.parse import parse_qsl, urlencode
 
 import boto3  # type: ignore[import-untyped]
 from moto.core.models import DEFAULT_ACCOUNT_ID
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
 from moto.s3.models import s3_backends
 from moto.s3.responses import S3Response
-from moto.server import ThreadedMotoServer
+from werkzeug.serving import make_server
+from werkzeug.wsgi import get_input_stream
 
-from tests.support.scripted_server import QuietServer, in_thread
+from tests.support.scripted_server import in_thread
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
 
 CREDENTIALS = {
     "AWS_ACCESS_KEY_ID": "key",
@@ -36,28 +40,27 @@ CREDENTIALS = {
 """Environment variables that a test needs; the server accepts any credentials."""
 
 FAULTS = ("500", "503", "refused", "unheard", "cut", "slow")
-"""Answers of 500 and 503; a connection closed before the request is forwarded, or after it was carried out; a body
-that ends half way; one whose second half trickles in over `pause_s`. There is also "silent": nothing arrives for
-`pause_s`, then the connection is closed.
+"""Answers of 500 and 503; a connection closed before or after the request is carried out; a body that ends half way;
+one whose second half trickles in over `pause_s`. There is also "silent": nothing arrives for `pause_s`, then the
+connection is closed.
 """
 
 _TRICKLES = 8
 
 _CODES = {"400": "InvalidRequest", "500": "InternalError", "503": "SlowDown"}
+_MOTO: WSGIApplication = DomainDispatcherApplication(create_backend_app)
 _ERROR = "<Error><Code>{code}</Code><Message>try again</Message><RequestId>1</RequestId></Error>"
 
 
 @contextmanager
 def s3_server() -> Iterator[str]:
     """Run a server during the block; yields host:port. All servers of a process share their content."""
-    server = ThreadedMotoServer("127.0.0.1", port=0, verbose=False)
-    with patch.object(S3Response, "put_object", _put_object):
-        server.start()
-        try:
-            host, port = server.get_host_and_port()
-            yield f"{host}:{port}"
-        finally:
-            server.stop()
+    with patch.object(S3Response, "put_object", _put_object), _serving(_MOTO) as host:
+        yield host
+
+
+def _serving(app: WSGIApplication) -> AbstractContextManager[str]:
+    return in_thread(make_server("127.0.0.1", 0, app, threaded=True, request_handler=MotoRequestHandler))
 
 
 _PUT, _PUTTING = S3Response.put_object, threading.Lock()
@@ -123,15 +126,14 @@ def new_cache(folder: Path) -> Path:
 
 
 @dataclass
-class FaultyProxy:
+class FaultyServer:
     """Makes a share of the requests fail in the ways in `faults`, each as often; listings have pages of `page` keys.
 
     No request (method and target) fails more than twice in a row, so three attempts suffice, unless it gets a 400.
     """
 
-    upstream: str
-    share: float
-    seed: int
+    share: float = 0.0
+    seed: int = 0
     faults: Sequence[str] = FAULTS
     page: int = 1000
     pause_s: float = 0.2
@@ -165,102 +167,42 @@ class FaultyProxy:
             self._round = self._random.sample(list(self.faults), len(self.faults))
         return self._round.pop()
 
-    @contextmanager
-    def listening(self) -> Iterator[str]:
-        """Run the proxy during the block; yields host:port."""
-        handler = type("Handler", (_Handler,), {"proxy": self})
-        with in_thread(QuietServer(("127.0.0.1", 0), handler)) as host:
-            yield host
+    def listening(self) -> AbstractContextManager[str]:
+        """Run the server during the block; yields host:port. It has the content of `s3_server`."""
+        return _serving(self._answer)
 
-
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    proxy: FaultyProxy
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Nothing."""
-
-    def handle_one_request(self) -> None:
-        with suppress(ConnectionError, TimeoutError):
-            super().handle_one_request()
-            return
-        self.close_connection = True
-
-    def do_GET(self) -> None:
-        body = self._body()
-        fault = self.proxy.draw(f"{self.command} {self.path}")
+    def _answer(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        body = get_input_stream(environ).read()
+        fault = self.draw(f"{environ['REQUEST_METHOD']} {environ['REQUEST_URI']}")
         if fault in _CODES:
-            error = _ERROR.format(code=_CODES[fault]).encode()
-            self._answer(int(fault), [("Content-Type", "application/xml")], error, None)
-            return
+            start_response(f"{fault} {_CODES[fault]}", [("Content-Type", "application/xml")])
+            return [_ERROR.format(code=_CODES[fault]).encode()]
         if fault == "silent":
-            time.sleep(self.proxy.pause_s)
-        if fault not in ("refused", "silent"):
-            answer = self._forward(body)
-            if fault != "unheard":
-                self._answer(*answer, fault)
-                return
-        self._hang_up()
-
-    do_PUT = do_POST = do_DELETE = do_HEAD = do_GET  # noqa: N815  (names that http.server looks for)
-
-    def _body(self) -> bytes:
-        if self.headers.get("Expect", "").lower() == "100-continue" or "chunked" not in self.headers.get(
-            "Transfer-Encoding", ""
-        ):
-            return self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        chunks = []
-        while size := int(self.rfile.readline().split(b";")[0], 16):
-            chunks.append(self.rfile.read(size))
-            self.rfile.readline()
-        while self.rfile.readline().strip():
-            pass
-        return b"".join(chunks)
-
-    def _forward(self, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
-        url = urlsplit(self.path)
-        query = dict(parse_qsl(url.query, keep_blank_values=True))
-        target = self.path
+            time.sleep(self.pause_s)
+        if fault in ("refused", "silent"):
+            _hang_up(environ)
+        query = dict(parse_qsl(environ["QUERY_STRING"], keep_blank_values=True))
         if query.get("list-type") == "2":
-            target = f"{url.path}?{urlencode({**query, 'max-keys': str(self.proxy.page)})}"
-        skipped = {"connection", "transfer-encoding", "content-length", "expect"}
-        headers = {name: value for name, value in self.headers.items() if name.lower() not in skipped}
-        host, port = self.proxy.upstream.split(":")
-        connection = http.client.HTTPConnection(host, int(port), timeout=60)
-        try:
-            empty = b"" if self.command in ("PUT", "POST") else None
-            connection.request(self.command, target, body or empty, headers)
-            answer = connection.getresponse()
-            return answer.status, answer.getheaders(), answer.read()
-        finally:
-            connection.close()
+            environ["QUERY_STRING"] = urlencode({**query, "max-keys": self.page})
+        data = b"".join(_MOTO({**environ, "wsgi.input": io.BytesIO(body)}, start_response))
+        if fault == "unheard":
+            _hang_up(environ)
+        return self._parts(data, fault, environ)
 
-    def _answer(self, status: int, headers: list[tuple[str, str]], data: bytes, fault: str | None) -> None:
-        self.send_response_only(status)
-        for name, value in headers:
-            if name.lower() not in ("connection", "transfer-encoding", "content-length"):
-                self.send_header(name, value)
-        length = next((value for name, value in headers if name.lower() == "content-length"), str(len(data)))
-        if status != 204:
-            self.send_header("Content-Length", length if self.command == "HEAD" else str(len(data)))
-        self.end_headers()
-        if self.command == "HEAD":
-            return
+    def _parts(self, data: bytes, fault: str | None, environ: WSGIEnvironment) -> Iterator[bytes]:
         half = len(data) // 2
-        self.wfile.write(data[:half])
+        yield data[:half]
         if fault == "cut" and data:
-            self._hang_up()
-            return
+            _hang_up(environ)
         if fault != "slow":
-            self.wfile.write(data[half:])
+            yield data[half:]
             return
         size = max(1, -(-(len(data) - half) // _TRICKLES))
         for start in range(half, len(data), size):
-            time.sleep(self.proxy.pause_s / _TRICKLES)
-            self.wfile.write(data[start : start + size])
+            time.sleep(self.pause_s / _TRICKLES)
+            yield data[start : start + size]
 
-    def _hang_up(self) -> None:
-        self.close_connection = True
-        with suppress(OSError):
-            self.wfile.flush()
-            self.connection.shutdown(socket.SHUT_RDWR)
+
+def _hang_up(environ: WSGIEnvironment) -> NoReturn:
+    environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
+    raise ConnectionAbortedError

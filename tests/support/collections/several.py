@@ -10,10 +10,7 @@ from embedder.errors import ModelNotFoundError
 from embedder.protocol import Embedder
 from index.collection import Collection
 from index.collection.records import ModelRecord
-from index.collection.rows import row_schema
-from jobs.embedding.model_source import model_record
-from tests.support.collections.hand_made import add_version
-from tests.support.collections.small_collection import embedded_row, png
+from tests.support.collections.small_collection import add_rows, embedded_row, png
 from tests.support.fake_embedder import FakeEmbedder
 
 
@@ -67,9 +64,7 @@ def make_several(
             path.write_bytes(picture_of(name, number))
             row = embedded_row(path.name, str(path), path.read_bytes(), embedder)
             rows.append(row | {"collection": name})
-        model = model_record(embedder.identity)
-        schema = row_schema(model.dim, [pa.field("collection", pa.string())])
-        add_version(collection, pa.Table.from_pylist(rows, schema=schema), model=model)
+        add_rows(collection, rows, embedder, {"collection": pa.string()})
 
 
 def damage(location: Path) -> None:

@@ -1,5 +1,6 @@
 """A collection of a few pictures of one colour each, for tests of the service and its HTTP interface."""
 
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from embedder.images.decode import decode_image
 from embedder.images.decoder_pool import DecodePool
 from embedder.protocol import Embedder
 from index.collection import Collection
+from index.collection.records import IndexSettings
 from index.collection.rows import row_schema
 from index.search import Searcher, VersionSearcher
 from jobs.embedding.model_source import model_record
@@ -67,14 +69,25 @@ def make_collection(location: Path, pictures: dict[str, bytes], embedder: Embedd
 
 def add_pictures(collection: Collection, pictures: dict[str, bytes], embedder: Embedder) -> None:
     """Add a run of these pictures and an index version."""
-    model = model_record(embedder.identity)
     rows = [
         embedded_row(image_id, f"memory:{image_id}", data, embedder)
         | {"label": image_id.partition(".")[0], "weight": float("nan")}
         for image_id, data in pictures.items()
     ]
-    schema = row_schema(model.dim, [pa.field("label", pa.string()), pa.field("weight", pa.float64())])
-    add_version(collection, pa.Table.from_pylist(rows, schema=schema), model=model)
+    add_rows(collection, rows, embedder, {"label": pa.string(), "weight": pa.float64()})
+
+
+def add_rows(
+    collection: Collection,
+    rows: Sequence[Mapping[str, Any]],
+    embedder: Embedder,
+    columns: Mapping[str, pa.DataType],
+    settings: IndexSettings | None = None,
+) -> None:
+    """Add a run of rows as made by `embedded_row`, with these columns besides, and an index version."""
+    model = model_record(embedder.identity)
+    schema = row_schema(model.dim, [pa.field(name, kind) for name, kind in columns.items()])
+    add_version(collection, pa.Table.from_pylist(list(rows), schema=schema), settings=settings, model=model)
 
 
 def embedded_row(image_id: str, uri: str, data: bytes, embedder: Embedder) -> dict[str, Any]:

@@ -8,14 +8,14 @@ import numpy.typing as npt
 _FLOAT = 1
 
 
-def one_layer(weight: npt.NDArray[np.float32], activation: str = "Sigmoid", rows: int | str = "n") -> bytes:
-    """A graph from `(rows, dim)` to `activation(x @ weight.T)`, `(rows, outputs)`."""
+def one_layer(weight: npt.NDArray[np.float32], rows: int | str = "n") -> bytes:
+    """A graph from `(rows, dim)` to `sigmoid(x @ weight.T)`, `(rows, outputs)`."""
     outputs, dim = weight.shape
     transposed = np.ascontiguousarray(weight.T)
     tensor = _message((1, dim), (1, outputs), (2, _FLOAT), (8, "w"), (9, transposed.tobytes()))
     nodes = [
         _message((1, "x"), (1, "w"), (2, "z"), (4, "MatMul")),
-        _message((1, "z"), (2, "y"), (4, activation)),
+        _message((1, "z"), (2, "y"), (4, "Sigmoid")),
     ]
     ends = (11, _value("x", rows, dim)), (12, _value("y", rows, outputs))
     graph = _message(*((1, node) for node in nodes), (2, "head"), (5, tensor), *ends)

@@ -10,12 +10,12 @@ from itertools import cycle
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import ExifTags, Image, ImageOps
+from PIL import Image, ImageOps
 from transformers.image_transforms import convert_to_rgb
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
 from embedder.images import CropSpec
-from tests.support.pictures.sample_images import encode
+from tests.support.pictures.sample_images import encode, rotated
 
 Encode = Callable[[Image.Image], bytes]
 
@@ -84,10 +84,7 @@ def sixteen_bit(image: Image.Image) -> bytes:
 
 
 def turned(orientation: int) -> Encode:
-    """An encoder to JPEG with this EXIF orientation."""
-    exif = Image.Exif()
-    exif[ExifTags.Base.Orientation] = orientation
-    return saved("JPEG", quality=92, exif=exif)
+    return lambda image: rotated(image, orientation, "jpeg", quality=92)
 
 
 ENCODERS: dict[str, Encode] = {

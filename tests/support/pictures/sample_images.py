@@ -4,11 +4,14 @@ import functools
 import io
 import struct
 import zlib
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
+from embedder.errors import ImageError
 from embedder.images import CropSpec
 from jobs.demo.broken import png_chunk
 from jobs.demo.gallery import STORED_AS
@@ -46,10 +49,24 @@ def corner_error(pixels: npt.NDArray[np.uint8], colours: tuple[tuple[int, ...], 
     return int(np.abs(np.subtract([pixels[y, x] for y, x in ((a, a), (a, b), (b, a), (b, b))], colours)).max())
 
 
+def reason_of(decode: Callable[..., object], *arguments: Any, **options: Any) -> str | None:
+    """Why a call rejects its picture; None if it does not."""
+    try:
+        decode(*arguments, **options)
+    except ImageError as error:
+        rejection = error
+    else:
+        return None
+    assert rejection.stage == "decode"
+    assert len(str(rejection)) > 20
+    assert " at 0x" not in str(rejection)
+    return rejection.reason
+
+
 @functools.cache
-def smooth(width: int, height: int, channels: int = 3) -> npt.NDArray[np.uint8]:
+def smooth(width: int, height: int) -> npt.NDArray[np.uint8]:
     x, y = np.meshgrid(np.linspace(0, 6, width), np.linspace(0, 5, height))
-    waves = [128 + 60 * np.sin(x + c) + 60 * np.cos(1.3 * y - c + 0.4 * x) for c in range(channels)]
+    waves = [128 + 60 * np.sin(x + c) + 60 * np.cos(1.3 * y - c + 0.4 * x) for c in range(3)]
     return np.stack(waves, axis=-1).astype(np.uint8)
 
 

@@ -10,10 +10,10 @@ from jobs.demo.drawing import Subject, draw, random_subject
 _SIDE, _CELL = 256, 128
 
 
-def write_scenes(folder: Path, count: int, seed: int = 5) -> dict[str, list[Subject]]:
+def write_scenes(folder: Path, count: int) -> dict[str, list[Subject]]:
     """Write PNGs into a new folder; returns the subjects by file name."""
     folder.mkdir()
-    rng, scenes = np.random.default_rng(seed), {}
+    rng, scenes = np.random.default_rng(5), {}
     for number in range(count):
         scenes[f"{number:03d}.png"] = [random_subject(rng) for _ in range(4)]
         image = Image.new("RGB", (_SIDE, _SIDE), tuple(rng.integers(180, 256, 3).tolist()))

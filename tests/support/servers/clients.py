@@ -17,12 +17,21 @@ def search_star(client: TestClient | httpx.Client, **options: Any) -> Any:
     return client.post("/search", json={"text": "star", "k": 1}, **options)
 
 
-def search(client: TestClient, path: str = "/search", **body: Any) -> dict[str, Any]:
+def search(client: TestClient | httpx.Client, path: str = "/search", **body: Any) -> dict[str, Any]:
     """The answer to a search that succeeds."""
     answer = client.post(path, json=body)
     assert answer.status_code == 200, answer.text
     document: dict[str, Any] = answer.json()
     return document
+
+
+def pages(client: TestClient, path: str = "/search", **body: Any) -> list[dict[str, Any]]:
+    """The pages of a search, from the first one on or from its `cursor`; an `offset` is that of the first."""
+    found = [search(client, path, **body)]
+    body.pop("offset", None)
+    while (cursor := found[-1]["cursor"]) is not None:
+        found.append(search(client, path, **body | {"cursor": cursor}))
+    return found
 
 
 def ids(*answers: dict[str, Any]) -> list[str]:

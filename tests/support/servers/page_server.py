@@ -7,22 +7,23 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from api.build_service import build_service
 from api.http.app import create_app
 from api.local import running
 from api.settings import Access, ServeSettings
+from embedder.errors import UnsupportedInputError
 from embedder.models.clip import ClipEmbedder
 from embedder.protocol import Embedder
 from index.collection import Collection
-from index.collection.rows import row_schema
+from index.collection.records import IndexSettings
 from index.search import Searcher
 from jobs.demo.gallery import Exhibit, Gallery, make_gallery
-from jobs.embedding.model_source import model_record
 from jobs.values import DEMO_MODEL
-from tests.support.collections.hand_made import add_version
-from tests.support.collections.small_collection import embedded_row, fake_service, png
+from tests.support.collections.small_collection import add_rows, embedded_row, fake_service, png
 from tests.support.fake_embedder import FakeEmbedder
 from tests.support.pictures.fetching import answer
 from tests.support.scripted_server import scripted
@@ -48,6 +49,11 @@ class Site:
     copied: str
 
 
+class PicturesOnly(FakeEmbedder):
+    def embed_texts(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        raise UnsupportedInputError("the model knows pictures only")
+
+
 @contextmanager
 def gallery_site(folder: Path, *, count: int, access: Access | None = None, name: str = "collection") -> Iterator[Site]:
     """Embed, index and serve the demo's gallery of `count` pictures during the block."""
@@ -66,28 +72,40 @@ def gallery_site(folder: Path, *, count: int, access: Access | None = None, name
 
 
 @contextmanager
-def columns_site(folder: Path, values: Sequence[Mapping[str, Any]], types: Mapping[str, pa.DataType]) -> Iterator[str]:
-    """The app with the fake model, and a picture for each of these values of columns. Yields its address."""
-    embedder, step, rows, pictures = FakeEmbedder(), 240 // len(values), [], {}
-    model = model_record(embedder.identity)
+def columns_site(
+    folder: Path,
+    values: Sequence[Mapping[str, Any]],
+    types: Mapping[str, pa.DataType] | None = None,
+    *,
+    embedder: Embedder | None = None,
+    settings: IndexSettings | None = None,
+    **options: Any,
+) -> Iterator[str]:
+    """The app with the fake model, or this `embedder`, and a picture for each of these values of columns, which have an
+    `image_id` if it is not "0.png" and so on. `options` are those of `create_app`. Yields its address.
+    """
+    embedder, rows, pictures = embedder or FakeEmbedder(), [], {}
     for number, more in enumerate(values):
-        uri, data = f"memory:{number}.png", png((step * number, 90, 255 - step * number))
-        pictures[uri] = data
-        rows.append({**embedded_row(f"{number}.png", uri, data, embedder), **more})
-    schema = row_schema(model.dim, [pa.field(name, kind) for name, kind in types.items()])
+        image_id, data = more.get("image_id", f"{number}.png"), coloured(number, len(values))
+        pictures[f"memory:{image_id}"] = data
+        rows.append({**embedded_row(image_id, f"memory:{image_id}", data, embedder), **more})
     collection = Collection.create_or_open(str(folder))
-    add_version(collection, pa.Table.from_pylist(rows, schema=schema), model=model)
-    with running(create_app(fake_service(Searcher.open(collection), pictures=pictures))) as address:
+    add_rows(collection, rows, embedder, types or {}, settings)
+    service = fake_service(Searcher.open(collection), embedder=embedder, pictures=pictures)
+    with running(create_app(service, **options)) as address:
         yield address
 
 
+def coloured(number: int, count: int) -> bytes:
+    """One of `count` pictures of a colour each."""
+    step = 240 // count
+    return png((step * number, 90, 255 - step * number))
+
+
 def _index(location: Path, gallery: Gallery, embedder: Embedder) -> None:
-    model = model_record(embedder.identity)
-    collection = Collection.create_or_open(str(location))
     rows = [_row(exhibit, gallery.folder, embedder) for exhibit in gallery.exhibits]
     rows.append(rows[0] | {"image_id": f"copies/{rows[0]['image_id']}", "note": None})
-    schema = row_schema(model.dim, [pa.field(name, kind) for name, kind in _METADATA.items()])
-    add_version(collection, pa.Table.from_pylist(rows, schema=schema), model=model)
+    add_rows(Collection.create_or_open(str(location)), rows, embedder, _METADATA)
 
 
 def _row(exhibit: Exhibit, folder: Path, embedder: Embedder) -> dict[str, Any]:

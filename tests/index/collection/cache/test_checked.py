@@ -44,9 +44,6 @@ ALTERED = "has been altered: its SHA-256 is not the recorded one"
 @pytest.mark.usefixtures("every_read_is_wrong")
 def test_a_file_is_read_once(tmp_path: Path, files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
     assert damage(tmp_path, files) is None
-    monkeypatch.setattr(checked, "_known", {})  # as in another process
-    assert damage(tmp_path, files) is None
-    monkeypatch.setattr(checked, "_known", {})
     monkeypatch.setenv("LIKENESS_CACHE_DIR", str(tmp_path / "another machine"))
     assert damage(tmp_path, files) == ("a", ALTERED)
 
@@ -107,14 +104,21 @@ def test_an_altered_file_is_noticed_although_its_size_and_time_are_as_before(
     assert damage(tmp_path, {"a": files["a"]}) == ("a", ALTERED)
 
 
-def test_a_file_that_was_just_written_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its time may not change if somebody writes to it again at once."""
-    monkeypatch.setenv("LIKENESS_CACHE_DIR", str(tmp_path / "cache"))
+@pytest.mark.parametrize("why", ["it was just written", "it was written under its name", "there is no cache"])
+def test_a_file_is_read_each_time_if(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str) -> None:
+    """The time of one that was just written may not change if somebody writes to it again at once."""
+    cache = tmp_path / "cache"
+    monkeypatch.setenv("LIKENESS_CACHE_DIR", str(cache))
     (tmp_path / "a").write_bytes(b"a")
-    record = {"a": file_record(tmp_path / "a")}
-    assert damage(tmp_path, record) is None
+    record = file_record(tmp_path / "a")
+    if why == "it was written under its name":
+        checked.remember_written(tmp_path / "a", record.sha256)
+    elif why == "there is no cache":
+        cache.write_bytes(b"no folder")
+        monkeypatch.setattr(checked, "_SETTLED_S", -1.0)
+    assert damage(tmp_path, {"a": record}) is None
     monkeypatch.setattr(checked, "sha256_of", lambda _: "0" * 64)
-    assert damage(tmp_path, record) == ("a", ALTERED)
+    assert damage(tmp_path, {"a": record}) == ("a", ALTERED)
 
 
 def test_a_file_that_was_stored_here_is_not_read_again_until_it_is_altered(
@@ -130,26 +134,3 @@ def test_a_file_that_was_stored_here_is_not_read_again_until_it_is_altered(
     assert damage(tmp_path, stored) is None
     overwritten(tmp_path / "a")
     assert damage(tmp_path, stored) == ("a", ALTERED)
-
-
-def test_a_file_that_was_written_under_its_name_is_not_taken_for_one_that_was_stored(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("LIKENESS_CACHE_DIR", str(tmp_path / "cache"))
-    (tmp_path / "a").write_bytes(b"a")
-    record = file_record(tmp_path / "a")
-    checked.remember_written(tmp_path / "a", record.sha256)
-    monkeypatch.setattr(checked, "sha256_of", lambda _: "0" * 64)
-    assert damage(tmp_path, {"a": record}) == ("a", ALTERED)
-
-
-def test_without_a_cache_a_file_is_read_each_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "cache").write_bytes(b"no folder")
-    monkeypatch.setenv("LIKENESS_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(checked, "_SETTLED_S", -1.0)
-    (tmp_path / "a").write_bytes(b"a")
-    record = {"a": file_record(tmp_path / "a")}
-    assert damage(tmp_path, record) is None
-    monkeypatch.setattr(checked, "_known", {})
-    monkeypatch.setattr(checked, "sha256_of", lambda _: "0" * 64)
-    assert damage(tmp_path, record) == ("a", ALTERED)

@@ -61,13 +61,16 @@ def reads(location: str) -> Iterator[list[str]]:
         yield paths
 
 
-def test_a_cached_file_that_was_altered_is_downloaded_again(storage: Storage, cache: FileCache, tmp_path: Path) -> None:
+@pytest.mark.parametrize("left", ["", ".part"], ids=["a cached file", "a killed download"])
+@pytest.mark.parametrize("damage", [CONTENT[:-1], b"x" + CONTENT[1:]], ids=["short", "altered"])
+def test_what_is_not_the_file_is_downloaded_again(
+    storage: Storage, cache: FileCache, tmp_path: Path, left: str, damage: bytes
+) -> None:
     cached = cache.folder / record().sha256
-    for damage in (CONTENT[:-1], b"x" + CONTENT[1:]):
-        cached.write_bytes(damage)
-        cache.place(storage, "a", record(), tmp_path / "view" / str(len(damage)))
-        assert (tmp_path / "view" / str(len(damage))).read_bytes() == CONTENT
-        assert cached.read_bytes() == CONTENT
+    cached.with_name(f"{cached.name}{left}").write_bytes(damage)
+    cache.place(storage, "a", record(), tmp_path / "view")
+    assert (tmp_path / "view").read_bytes() == cached.read_bytes() == CONTENT
+    assert list(cache.folder.iterdir()) == [cached]
 
 
 def test_a_file_that_differs_from_its_record_is_refused(storage: Storage, cache: FileCache, tmp_path: Path) -> None:
@@ -89,14 +92,6 @@ def test_a_file_is_downloaded_once(storage: Storage, cache: FileCache, tmp_path:
     assert opened == ["a"]
     assert [target.read_bytes() for target in targets] == [CONTENT] * 9
     assert [path.name for path in cache.folder.iterdir()] == [record().sha256]
-
-
-def test_a_killed_download_is_started_again(storage: Storage, cache: FileCache, tmp_path: Path) -> None:
-    left = cache.folder / f"{record().sha256}.part"
-    left.write_bytes(CONTENT[:100])
-    cache.place(storage, "a", record(), tmp_path / "view")
-    assert (tmp_path / "view").read_bytes() == CONTENT
-    assert not left.exists()
 
 
 def digest(name: str) -> str:
@@ -254,7 +249,7 @@ def test_a_build_without_changes_downloads_nothing(bucket: Bucket) -> None:
     assert build_index(collection).version == "000002"
 
 
-@pytest.mark.parametrize("name", ["vectors.faiss", "rows.arrow", "ids.arrow"])
+@pytest.mark.parametrize("name", ["vectors.faiss", "rows.arrow"])
 def test_files_removed_while_a_version_is_opened(bucket: Bucket, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """The cache is on another disk."""
     collection = twenty(bucket)
