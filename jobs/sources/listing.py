@@ -173,7 +173,7 @@ def common_schema(tables: Iterable[pa.Table], again: Iterable[pa.Table]) -> pa.S
     of 2**60 and 1.5, it is text. `again` has the same tables, which may be read from files.
     """
     fields: dict[str, pa.Field[Any]] = {}
-    for column in chain.from_iterable(map(of_values, tables)):
+    for column in chain.from_iterable(without_types_of_nulls(table).schema for table in tables):
         fields[column.name] = common_field(fields.get(column.name, column), column)
     schema = in_memory(pa.schema(fields.values()))
     texts = {column.name for table in again for column in schema if not _holds(column, table)}
@@ -184,13 +184,12 @@ def common_schema(tables: Iterable[pa.Table], again: Iterable[pa.Table]) -> pa.S
     return schema
 
 
-def of_values(table: pa.Table) -> pa.Schema:
-    """The schema, in which text without any value has no type: that of others then counts."""
-    fields = [
-        column.with_type(pa.null()) if column.type == TEXT and values.null_count == len(values) else column
-        for column, values in zip(table.schema, table.columns, strict=True)
-    ]
-    return pa.schema(fields)
+def without_types_of_nulls(table: pa.Table) -> pa.Table:
+    """The table, in which text without any value has no type: that of others then counts."""
+    for number, values in enumerate(table.columns):
+        if values.type == TEXT and values.null_count == len(values):
+            table = table.set_column(number, table.schema.names[number], pa.nulls(len(values)))
+    return table
 
 
 def _holds(column: pa.Field[Any], table: pa.Table) -> bool:

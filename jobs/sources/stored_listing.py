@@ -17,7 +17,7 @@ from index.collection.catalog.row_facts import MAX_POSITIONS, read_schema, write
 from index.collection.records import RowFile
 from index.collection.rows import TEXT, conform, in_memory, metadata_columns
 from index.storage.scratch import Scratch
-from jobs.sources.listing import FILE_FACTS, LISTING, REFUSAL, common_schema, of_values
+from jobs.sources.listing import FILE_FACTS, LISTING, REFUSAL, common_schema, without_types_of_nulls
 
 ROWS: Final = 1 << 17  # in memory
 _BYTES: Final = 1 << 28
@@ -84,9 +84,9 @@ class Listing:
                 first, start = found.num_columns - len(names), 0
                 for metadata in self._metadata(np.asarray(found["number"], np.int64)):
                     rows = found.slice(start, len(metadata))
-                    listed = rows.select(range(first, rows.num_columns)).rename_columns(names)
-                    more = metadata.select(range(1, metadata.num_columns))
-                    yield rows.select(range(first)), conform(_beside(listed, more), self.whole_schema)
+                    columns = [*rows.columns[first:], *metadata.columns[1:]]
+                    listed = pa.table(columns, names=[*names, *metadata.column_names[1:]])
+                    yield rows.select(range(first)), conform(listed, self.whole_schema)
                     start += len(metadata)
 
     def _metadata(self, seqs: Seqs) -> Iterator[pa.Table]:
@@ -148,7 +148,7 @@ class ListingWriter:
     def add(self, table: pa.Table) -> None:
         if not table.num_rows:  # its columns would decide about types
             return
-        table = _without_types_of_nulls(table)
+        table = without_types_of_nulls(table)
         kinds = {field.name: field.type for field in table.schema if not pa.types.is_null(field.type)}
         if any(self._kinds.get(name, kind) != kind for name, kind in kinds.items()):
             self._flush()
@@ -205,10 +205,6 @@ def _read(folder: Path, file: RowFile, group: int | None = None, names: Sequence
     return conform(rows.select(schema.names), schema)
 
 
-def _beside(rows: pa.Table, more: pa.Table) -> pa.Table:
-    return pa.table([*rows.columns, *more.columns], names=[*rows.column_names, *more.column_names])
-
-
 class StoredTables:
     """Tables, with the `schemas` that they have, metadata of their fields included."""
 
@@ -236,12 +232,3 @@ class StoredTables:
 
     def _path(self, number: int) -> str:
         return str(self._scratch.path / f"{number:06}.arrow")
-
-
-def _without_types_of_nulls(table: pa.Table) -> pa.Table:
-    """The table, in which text without any value has no type: that of others then counts."""
-    schema = of_values(table)
-    pairs = zip(schema, table.columns, strict=True)
-    return pa.table(
-        [pa.nulls(len(table)) if field.type == pa.null() else column for field, column in pairs], schema=schema
-    )

@@ -139,22 +139,27 @@ def test_a_long_job_stays_in_this_process_if_ray_does_not_start(
     assert_gallery_is_embedded(Collection.open(str(tmp_path / "c")), gallery)
 
 
-def test_a_late_picture_from_the_web_holds_up_only_its_own_block(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def answer_the_first_last(monkeypatch: pytest.MonkeyPatch, uris: list[str], ahead: int) -> None:
+    """The first picture comes only once those so far ahead, and no others, are asked for."""
     asked, last_is_asked = list[str](), threading.Event()
-    uris = [f"http://{number}.example/a.png" for number in range(50)]
 
     def download(_: Fetcher, uri: str) -> Download:
         asked.append(uri)
-        if uri == uris[31]:  # the last of 16 blocks
+        if uri == uris[ahead - 1]:
             last_is_asked.set()
         if uri == uris[0]:
             assert last_is_asked.wait(60)
-            assert set(asked) <= set(uris[:32])  # pixels of the others might not fit into memory
+            assert set(asked) <= set(uris[:ahead])  # pixels of the others might not fit into memory
         return Download(data=png((uris.index(uri), 0, 0)))
 
     monkeypatch.setattr(Fetcher, "download", download)
+
+
+def test_a_late_picture_from_the_web_holds_up_only_its_own_block(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uris = [f"http://{number}.example/a.png" for number in range(50)]
+    answer_the_first_last(monkeypatch, uris, ahead=32)  # 16 blocks
     (tmp_path / "list.csv").write_text("\n".join(["url", *uris]))
     report = embed(tmp_path / "list.csv", tmp_path / "c", where=Place(), block_size=2)
     assert (report.embedded, report.rejected) == (50, 0)
@@ -165,16 +170,8 @@ def test_a_late_picture_from_the_web_holds_up_only_its_own_block(
 
 
 def test_on_ray_a_late_picture_holds_up_only_its_own_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    last_is_asked, uris = threading.Event(), [f"http://{number}.example/a.png" for number in range(20)]
-
-    def download(_: Fetcher, uri: str) -> Download:
-        if uri == uris[7]:
-            last_is_asked.set()
-        if uri == uris[0]:
-            assert last_is_asked.wait(60)
-        return Download(data=png((uris.index(uri), 0, 0)))
-
-    monkeypatch.setattr(Fetcher, "download", download)
+    uris = [f"http://{number}.example/a.png" for number in range(20)]
+    answer_the_first_last(monkeypatch, uris, ahead=8)
     monkeypatch.setattr("jobs.embedding.on_ray.DECODE_BATCH", 2)
     todo, crop = Todo([listing_table({"image_id": uris, "uri": uris}, {})]), FakeEmbedder().crop
     collection = Collection.create_or_open(str(tmp_path / "c"))

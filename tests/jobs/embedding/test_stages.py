@@ -3,10 +3,10 @@
 import pickle
 import threading
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pyarrow as pa
@@ -15,12 +15,10 @@ import pytest
 from numpy.typing import NDArray
 from ray.data._internal.metadata_exporter import sanitize_for_struct
 
-from benchmarks.hostile import pictures as hostile
 from embedder.errors import FetchError
 from embedder.fetch import Fetcher
 from embedder.fetch.validators import Download
 from embedder.images.decode import decode_image
-from embedder.images.decoder_pool import DecodePool
 from embedder.protocol import Embedder
 from index.collection import Collection
 from index.collection.records import RowFile
@@ -37,32 +35,21 @@ from jobs.sources.listing import listing_table
 from tests.support.collections.run_plans import run_plan_of
 from tests.support.collections.small_collection import png
 from tests.support.fake_embedder import FakeEmbedder
-from tests.support.listings import write_files
 
 FAKE = FakeEmbedder()
 MODEL = model_record(FAKE.identity)
 SETTINGS = DecodeSettings(crop=FAKE.crop, draft=True, threads=2)
 
 
-def listed(*places: str, size: int | None = None) -> pa.Table:
-    return listing_table({"image_id": places, "uri": places, "size": [size] * len(places)}, {})
+def listed(*places: str) -> pa.Table:
+    return listing_table({"image_id": places, "uri": places}, {})
 
 
-@pytest.mark.parametrize("size", [10, None], ids=["a file of a folder", "a line of a list"])
-def test_a_listed_file_that_cannot_be_read_now_is_retryable(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int | None
-) -> None:
-    def outcome() -> tuple[object, object]:
-        table = fetch_and_decode(listed(str(tmp_path / "gone.png"), size=size), settings=SETTINGS)
-        return table["error_reason"][0].as_py(), table["retryable"][0].as_py()
-
-    assert outcome() == ("not_found", True)
-
-    def refuse(fetcher: Fetcher, uri: str) -> Download:
-        raise FetchError("permission_denied", f"{uri}: access refused")
-
-    monkeypatch.setattr(Fetcher, "download", refuse)
-    assert outcome() == ("permission_denied", True)
+@pytest.mark.parametrize("reason", ["not_found", "permission_denied"])
+def test_a_listed_file_that_cannot_be_read_now_is_retryable(monkeypatch: pytest.MonkeyPatch, reason: str) -> None:
+    monkeypatch.setattr(Fetcher, "download", Mock(side_effect=FetchError(reason, "cannot be read")))
+    table = fetch_and_decode(listed("gone.png"), settings=SETTINGS)
+    assert (table["error_reason"].to_pylist(), table["retryable"].to_pylist()) == ([reason], [True])
 
 
 def test_an_unexpected_error_ends_a_batch_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,14 +79,6 @@ def test_the_next_job_of_a_process_reads_a_rewritten_parquet_file_of_the_same_si
 
     red, green = (200, 0, 0), (0, 200, 0)
     assert hashes(red, green) == hashes(green, red)[::-1]
-
-
-def test_a_line_of_a_list_gets_its_size_and_one_without_a_uri_is_rejected(tmp_path: Path) -> None:
-    (tmp_path / "a.png").write_bytes(png((1, 2, 3)))
-    columns: dict[str, list[str | None]] = {"image_id": ["a", "blank"], "uri": [str(tmp_path / "a.png"), None]}
-    table = fetch_and_decode(listing_table(columns, {}), settings=SETTINGS)
-    assert table["error_reason"].to_pylist() == [None, "no_uri"]
-    assert table["size"].to_pylist() == [len(png((1, 2, 3))), None]
 
 
 def test_a_late_block_does_not_replace_the_file_that_counts(
@@ -177,22 +156,3 @@ class OtherDevice(FakeEmbedder):
 
     def embed_images(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
         return np.eye(len(pixels), self.identity.dim, dtype=np.float32)
-
-
-def test_hostile_pictures_are_rejects_with_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    endless = hostile.progressive_jpeg(12_000, 12_000, 64)  # five seconds of work
-    pictures = {
-        "scans.jpg": (hostile.progressive_jpeg(800, 800, 300), "too_many_scans"),
-        "endless.jpg": (endless, "decode_timeout"),
-        "empty.gif": (hostile.gif(12_200, 12_200), "decompression_bomb"),
-        "flat.webp": (hostile.webp(12_200, 12_200), "decompression_bomb"),
-        "flat.png": (hostile.png(12_200, 12_200, bits=1, colour=0), "decompression_bomb"),
-        "good.png": (png((1, 2, 3)), None),
-    }
-    write_files(tmp_path, {name: data for name, (data, _) in pictures.items()})
-    with closing(DecodePool(2, timeout_s=1)) as decoders:
-        monkeypatch.setattr("jobs.embedding.stages._decoders", lambda _: decoders)
-        table = fetch_and_decode(listed(*(str(tmp_path / name) for name in pictures)), settings=SETTINGS)
-    assert table["error_reason"].to_pylist() == [reason for _, reason in pictures.values()]
-    assert table["retryable"].to_pylist() == [False, False, True, True, True, None]  # bombs may be accepted later
-    assert table["pixels"].null_count == 5

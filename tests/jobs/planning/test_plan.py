@@ -4,7 +4,6 @@ import datetime as dt
 from typing import Any
 
 import pyarrow as pa
-import pytest
 
 from index.collection import Collection
 from index.collection.records import ModelRecord, RunStart
@@ -69,24 +68,18 @@ def todo(plan: Plan) -> list[Any]:
     return [image_id for part in parts for image_id in part["image_id"].to_pylist()]
 
 
-@pytest.mark.parametrize("name", ["size", "modified", "etag"])
-def test_a_value_that_one_side_lacks_is_not_a_change(collection: Collection, name: str) -> None:
-    committed(collection, embedded("known"), embedded("unknown", **{name: None}))
-    assert plan_of(collection, image("known", **{name: None}), image("unknown")).done
-    assert plan_of(collection, image("unknown", **{name: None})).done
-
-
-def test_a_row_without_a_uri_is_tried_again_once_it_has_one(collection: Collection) -> None:
-    committed(collection, rejected("none", retryable=False, uri=None))
-    assert plan_of(collection, image("none", uri=None)).done
-    assert todo(plan_of(collection, image("none", uri="/now/there"))) == ["none"]
-
-
-def test_a_repaired_link_is_tried_again(collection: Collection) -> None:
-    nowhere = {"size": None, "modified": None, "etag": None}
-    committed(collection, rejected("link", retryable=False, **nowhere), embedded("list", **nowhere))
-    assert plan_of(collection, image("link", **nowhere), image("list", **nowhere)).done
-    assert todo(plan_of(collection, image("link", etag=None), image("list"))) == ["link"]
+def test_a_value_that_one_side_lacks_is_a_change_only_of_a_reject(collection: Collection) -> None:
+    """Such as a broken link that was repaired, or a row that had no uri."""
+    names = ("size", "modified", "etag")
+    nowhere: Row = dict.fromkeys(names)
+    rejects = rejected("link", retryable=False, **nowhere), rejected("no uri", retryable=False, uri=None)
+    known, unknown = map(embedded, names), [embedded(f"no {name}", **{name: None}) for name in names]
+    committed(collection, *rejects, *known, *unknown)
+    images = [*(image(name, **{name: None}) for name in names), *(image(f"no {name}") for name in names)]
+    assert plan_of(collection, image("link", **nowhere), image("no uri", uri=None), *images).done
+    images = [image(f"no {name}", **{name: None}) for name in names]
+    plan = plan_of(collection, image("link", etag=None), image("no uri", uri="/there"), *images)
+    assert todo(plan) == ["link", "no uri"]
 
 
 def test_one_file_of_a_retried_block_counts(collection: Collection) -> None:

@@ -14,8 +14,6 @@ from index.collection.records import ModelRecord
 from jobs.errors import SourceError
 from jobs.planning.changes import compare
 from jobs.planning.decide import PlannedJob
-from jobs.planning.known_rows import write_known
-from jobs.planning.plan import write_block
 from jobs.sources.listing import listing_table
 from jobs.sources.stored_listing import Listing
 from jobs.spec import JobSpec
@@ -106,43 +104,6 @@ def test_captions_may_be_more_than_a_string_array_holds(collection: Collection) 
         Listing.of([listing]), collection.snapshot(), PlannedJob(source="memory:", model=MODEL, may_delete=True)
     )
     assert (change.counts.unchanged, change.counts.changed, change.counts.new) == (1, 2, count - 3)
-
-
-def test_an_entry_that_was_refused_says_nothing_of_its_address(collection: Collection) -> None:
-    """Otherwise the picture would be embedded again under a new id."""
-    add_run(collection, rows(["a"]).append_column("content_hash", pa.array(["a" * 64])))
-    refused = rows([], unit_vectors(0), uris=["memory:a"], rejected={"a (duplicate 2)": "duplicate_id"})
-    add_run(collection, refused.append_column("error_stage", pa.array(["list"])))
-    listing = listed("a", "b").set_column(1, "uri", pa.array(["memory:a", "memory:a"], pa.large_string()))
-    job = PlannedJob(source="memory:", model=MODEL, may_delete=True)
-    change = compare(Listing.of([listing]), collection.snapshot(), job)
-    assert (change.counts.unchanged, change.counts.reused, change.counts.to_embed) == (1, 1, 0)
-
-
-def test_metadata_is_that_of_the_source_that_wrote_the_row(collection: Collection) -> None:
-    """Otherwise two lists of the same pictures would undo each other's labels every night."""
-    add_run(collection, rows(["a"], metadata={"label": ["cat"]}))
-    change = compare(
-        Listing.of([listed("a", label=["dog"])]),
-        collection.snapshot(),
-        PlannedJob(source="another list", model=MODEL, may_delete=True),
-    )
-    assert (change.counts.unchanged, change.counts.changed) == (1, 0)
-
-
-def test_what_a_stopped_job_wrote_counts_even_beside_files_that_no_longer_do(collection: Collection) -> None:
-    """A block with other labels does not hide the one that was written in its place."""
-    run = collection.start_run("memory:", MODEL)
-    write_block(collection, run.run_id, 1, rows(["a", "b"], metadata={"label": ["cat", "cat"]}))
-    for label in ("dog", "cow"):
-        listing = listed("a", "b", label=[label, "cat"])
-        for resumed in (0, 2):  # the first job is stopped when it has written the block
-            snapshot = collection.snapshot()
-            change = compare(
-                Listing.of([listing]), snapshot, PlannedJob(source="memory:", model=MODEL, may_delete=True)
-            )
-            assert (change.counts.resumed, change.counts.reused) == (resumed, 2 - resumed)
-            write_known(change.plans[0], collection)
 
 
 @pytest.mark.parametrize("missing", ["keep", "delete"])

@@ -1,12 +1,11 @@
 """Whatever happened to sources and jobs, planning decides about every image as the reference model does."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -118,36 +117,12 @@ def live_through(history: History) -> Counter[str]:
     return seen
 
 
-class _ThisThread:
-    """Stands for `ThreadPoolExecutor`: with a few small files, most of the time would go into starting threads."""
-
-    def __init__(self, _: int) -> None:
-        pass
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def map(self, function: Callable[[Any], Any], values: Iterable[Any]) -> Iterator[Any]:
-        return map(function, values)
-
-    def submit(self, function: Callable[[Any], Any], value: Any) -> Future[Any]:
-        done = Future[Any]()
-        done.set_result(function(value))
-        return done
-
-    def shutdown(self, **_: object) -> None:
-        pass
-
-
 @contextmanager
 def small_and_fast() -> Iterator[None]:
-    """Blocks of few rows, no threads, and no records of visits to web addresses."""
+    """Blocks of few rows, one thread for a few small files, and no records of visits to web addresses."""
     with (
         patch("jobs.planning.known_rows.BLOCK", 2),
-        patch("index.collection.row_files.ThreadPoolExecutor", _ThisThread),
+        patch("index.collection.row_files._THREADS", 1),
         patch("jobs.embedding.commit.record_fetches", lambda *_, **__: None),
     ):
         yield

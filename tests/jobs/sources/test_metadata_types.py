@@ -222,7 +222,8 @@ def test_nights_with_other_types_keep_what_can_be_filtered(tmp_path: Path) -> No
     assert found(Searcher.open(collection), {"tags": "y"}) == [3, 6]
     collection, _ = night("x", ["x", "y"], None, [], [1, "z"], 2, [None], [True])  # a column of lists
     searcher, rows = Searcher.open(collection), {"x": [0, 1], "y": [1], "1": [4], "z": [4], "2": [5], "true": [7]}
-    assert {tag: found(searcher, {"tags": tag}) for tag in (*rows, None)} == {**rows, None: [2]}
+    assert {tag: found(searcher, {"tags": tag}) for tag in rows} == rows
+    assert found(searcher, {"tags": None}) == [2]
     collection, _ = night("x", "y", None, None, "z", "x", "x", {})
     with pytest.raises(FilterError, match="nested values"):
         found(Searcher.open(collection), {"tags": "x"})

@@ -65,7 +65,7 @@ def before(tmp_path_factory: pytest.TempPathFactory) -> Nights:
     for night in range(7):
         change(nights.pictures, night)
         if night < 6:
-            run(nights, DEMO)
+            run(nights, DEMO, index=night > 3)
     assert merged_runs(nights) == 4
     return nights
 

@@ -14,7 +14,7 @@ from embedder.models.checkpoint import Checkpoint
 from index.builder.build_index import build_index
 from index.collection import Collection
 from index.collection.records import IndexSettings
-from index.errors import LeaseLostError, NotACollectionError
+from index.errors import NotACollectionError
 from index.search import Searcher
 from index.versions.promotion import rollback
 from jobs.errors import SourceError, TooManyMissingError, TooManyRejectsError
@@ -23,7 +23,7 @@ from jobs.update import Update
 from likeness.cli import app
 from tests.support.collections.hand_made import add_run, add_version, metadata_of, rows
 from tests.support.collections.rejects_and_checks import list_rejects
-from tests.support.collections.storage_steps import STEPS, KilledError, at, expire, is_step, kill
+from tests.support.collections.storage_steps import KilledError, at, expire, is_step, kill
 from tests.support.listings import write_files
 from tests.support.nights.quiet_night import make_job
 from tests.support.nights.reembed_nights import (
@@ -109,24 +109,6 @@ def test_moved_copied_and_touched_files_need_no_model(nights: Nights) -> None:
     assert (counts.missing, counts.moved, counts.deleted) == (1, 1, 1)
     assert_rows_match_files(nights)
     assert nights.night().counts.unchanged == 11
-
-
-def test_copies_that_are_lost_have_not_moved(nights: Nights) -> None:
-    nights.index = False
-    folder = nights.pictures / "a"
-    for copy in range(4):
-        shutil.copy(folder / "0.bmp", folder / f"copy {copy}.bmp")
-    nights.night()
-    for copy in range(4):
-        (folder / f"copy {copy}.bmp").unlink()
-    later(folder / "0.bmp")
-    with pytest.raises(TooManyMissingError, match="4 of the 14 images"):
-        nights.night()
-    shutil.copy(folder / "0.bmp", nights.pictures / "elsewhere.bmp")
-    with pytest.raises(TooManyMissingError, match="3 of the 14 images"):
-        nights.night()
-    counts = nights.night(max_missing=0.22).counts
-    assert (counts.missing, counts.moved, counts.reused) == (4, 1, 2)
 
 
 def test_changed_bytes_of_the_same_size_and_time_are_found_by_reading_them(nights: Nights) -> None:
@@ -426,48 +408,3 @@ def test_a_rolled_back_version_stays_so_until_something_changes(nights: Nights) 
     assert "000002 has these images and was rolled back" in report.note
     (nights.pictures / "c.bmp").write_bytes(bmp(12))
     assert nights.night().index_after == "000003"
-
-
-# Crashes
-
-
-@pytest.mark.parametrize(
-    "step", [pytest.param(step, marks=pytest.mark.slow if number % 2 else ()) for number, step in enumerate(STEPS)]
-)
-@pytest.mark.parametrize("after", [False, pytest.param(True, marks=pytest.mark.long)])
-def test_the_night_after_a_kill_at_any_step_completes(nights: Nights, step: str, after: bool) -> None:
-    folder = nights.pictures / "a"
-    (nights.pictures / "b.bmp").write_bytes(bmp(11))
-    shutil.move(folder / "0.bmp", nights.pictures / "moved.bmp")
-    (folder / "7.bmp").unlink()
-    with pytest.raises(KilledError), at(is_step(step), after=after, action=kill):
-        nights.night()
-    Searcher.open(nights.collection)
-    expire(nights.collection.storage)
-    # Rows that were written for a picture that is gone by now must not become live.
-    (nights.pictures / "b.bmp").unlink()
-    (nights.pictures / "d.bmp").write_bytes(bmp(13))
-    nights.night()
-    assert_rows_match_files(nights)
-    assert Searcher.open(nights.collection).ntotal == 10
-    assert nights.night().runs == []
-
-
-def test_a_run_overtaken_at_its_start_leaves_nothing_to_do(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
-    (nights.pictures / "b.bmp").write_bytes(bmp(11))
-    # Both runs get the second after this one as their time, and the first to draw a token gets the later name.
-    nights.collection.storage.create_folder("runs/29990101T000000Z-0000")
-    drawn = iter(range(0xFFFF, 0, -1))
-    monkeypatch.setattr("secrets.token_hex", lambda size: f"{next(drawn):0{2 * size}x}")
-
-    def overtake() -> None:
-        expire(nights.collection.storage)
-        nights.night()
-
-    with pytest.raises(LeaseLostError), at(lambda path: path.endswith("started.json"), after=False, action=overtake):
-        nights.night()
-    collection = nights.collection
-    [left], last = collection.snapshot().unfinished, collection.runs()[-1]
-    assert (left.run_id > last.run_id, left.run_id[:16]) == (True, last.run_id[:16])
-    assert nights.night().runs == []
-    assert_rows_match_files(nights)
