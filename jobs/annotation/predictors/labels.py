@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -48,10 +47,15 @@ def labels_recipe(spec: AnnotationSpec, model: ModelRecord, embed: Embed) -> Rec
 
 def text_embedding(spec: AnnotationSpec, model: ModelRecord, device: str | None, embedder: str | None) -> Embed:
     """Returns the vectors, `(n, dim)` float32, unit norm, of texts in the annotation's template, by the collection's
-    model, or the user's class `embedder`; loads it once, when it is needed. ModelError if it cannot embed texts.
+    model, or the user's class `embedder`; loads it at each call, as it may be sent to Ray, and a process calls it once
+    or twice. ModelError if it cannot embed texts.
     """
-    load = cache(partial(load_recorded, model, embedder=embedder, device=device))
-    return lambda texts: load().embed_texts([spec.template.replace("{}", text) for text in texts])
+
+    def embed(texts: Sequence[str]) -> Vectors:
+        loaded = load_recorded(model, embedder=embedder, device=device)
+        return loaded.embed_texts([spec.template.replace("{}", text) for text in texts])
+
+    return embed
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from index.builder.build_index import build_index
 from index.collection import Collection
 from index.collection.annotations import annotation_log
 from index.search import Searcher
+from jobs.demo.collection import make_demo_collection
 from tests.support.collections.hand_made import (
     MODEL,
     add_run,
@@ -201,19 +202,23 @@ def test_columns_of_stored_vectors_are_the_same_on_ray(
     (tmp_path / "head.onnx").write_bytes(one_layer(QUERIES[:1]))
     marks = [f"{key},{mark}\n" for key, mark in zip(OWN, ("like", "like", "unlike", "unlike"), strict=False)]
     (tmp_path / "marks.csv").write_text("".join(["image_id,label\n", *marks]))
-    for name, *command in (
-        ("seen", "match", own.location, other.location, "-k", 3),
-        ("points", "annotate", own.location, "--head", tmp_path / "head.onnx"),
-        ("nice", "annotate", own.location, "--examples", tmp_path / "marks.csv"),
+    demo = make_demo_collection(tmp_path, count=30)
+    for name, collection, *command in (
+        ("seen", own, "match", own.location, other.location, "-k", 3),
+        ("points", own, "annotate", own.location, "--head", tmp_path / "head.onnx"),
+        ("nice", own, "annotate", own.location, "--examples", tmp_path / "marks.csv"),
+        ("shape", demo, "annotate", demo.location, "--label", "a star", "--label", "a moon"),
+        ("kind", demo, "annotate", demo.location, "--clusters", 3),
     ):
         for on in ("local", "ray"):
             done = run(*command, "--name", f"{name}_{on}", "--on", on)
             assert "30 of 30 images annotated" in done.out, done.err
             assert ("on Ray: as requested" in done.out) == (on == "ray")
-        here, there = (annotation_log(own, f"{name}_{on}").snapshot().live for on in ("local", "ray"))
-        [written] = annotation_log(own, f"{name}_ray").runs()
-        assert sorted(file.rows for file in annotation_log(own, f"{name}_ray").files_of(written)) == [2, 7, 7, 7, 7]
-        tables = [live.read(["image_id", *live.metadata]).sort_by("image_id") for live in (here, there)]
+        here, there = (annotation_log(collection, f"{name}_{on}") for on in ("local", "ray"))
+        [written] = there.runs()
+        assert sorted(file.rows for file in there.files_of(written)) == [2, 7, 7, 7, 7]
+        lives = [log.snapshot().live for log in (here, there)]
+        tables = [live.read(["image_id", *live.metadata]).sort_by("image_id") for live in lives]
         assert tables[0].equals(tables[1].rename_columns(tables[0].column_names))
 
 

@@ -352,9 +352,10 @@ def test_index_takes_settings_and_prints_the_outcome(run: Run, growing: Path) ->
         "queries": None,
         "words": None,
     }
-    assert run("index", growing, "--max-memory", "none", "--latency", "7.5").code == 0  # the others stay as they were
-    settings = facts_of(run, "info", growing)["index"]["settings"]
-    assert (settings["target_recall"], settings["max_memory"], settings["latency_ms"]) == (0.9, None, 7.5)
+    for words, columns in (("none", []), ("all", None)):
+        assert run("index", growing, "--max-memory", "none", "--latency", "7.5", "--words", words).code == 0
+        changed = {"max_memory": None, "latency_ms": 7.5, "words": columns}  # the others stay as they were
+        assert facts_of(run, "info", growing)["index"]["settings"] == settings | changed
 
 
 def test_a_version_is_promoted_rolled_back_and_pruned(run: Run, growing: Path, monkeypatch: pytest.MonkeyPatch) -> None:
