@@ -22,7 +22,7 @@ from index.storage.bucket_address import without_secrets
 from jobs.embedding.report import Report
 
 MAX_ENTRIES = 200
-"""Entries to keep: half a year of nights."""
+"""Entries to keep, besides the last success of each source: half a year of nights."""
 
 Outcome = Literal["running", "succeeded", "failed", "busy", "stopped"]
 
@@ -81,9 +81,15 @@ def outcome_of(error: BaseException) -> tuple[Outcome, str]:
 
 
 def save(storage: Storage, entry: HistoryEntry) -> None:
-    """Record a job, replacing its earlier record, and remove the oldest entries."""
+    """Record a job, replacing its earlier record, and remove the oldest entries.
+
+    The last success of each source stays, to show for how long a job has failed.
+    """
     storage.write_atomic(f"{HISTORY}/{entry.id}.json", entry.to_bytes())
     for old in _ids(storage)[:-MAX_ENTRIES]:
+        record = _read(storage, old)
+        if record and record.outcome == "succeeded" and last_success(storage, record.source) == record:
+            continue
         storage.delete(f"{HISTORY}/{old}.json")
         storage.delete(f"{HISTORY}/{old}.log")
 
@@ -101,6 +107,11 @@ def last_entries(collection: Collection, count: int) -> list[HistoryEntry]:
     """The newest `count` entries, oldest first, without unreadable ones."""
     entries = [_read(collection.storage, entry_id) for entry_id in _ids(collection.storage)[-count:]]
     return [entry for entry in entries if entry]
+
+
+def last_success(storage: Storage, source: str) -> HistoryEntry | None:
+    entries = (_read(storage, entry_id) for entry_id in reversed(_ids(storage)))
+    return next((each for each in entries if each and (each.source, each.outcome) == (source, "succeeded")), None)
 
 
 def history_facts(collection: Collection, entries: Sequence[HistoryEntry]) -> list[dict[str, Any]]:

@@ -12,11 +12,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from jobs.schedule.history import HistoryEntry, Outcome
 
 
-def write_metrics(path: str, entry: HistoryEntry) -> None:
+def write_metrics(path: str, entry: HistoryEntry, last_success: HistoryEntry | None) -> None:
     """Write the metrics of a finished job, atomically. OSError if the file cannot be written.
 
-    The time of the last success stays in the file, so that it shows how long a job has been failing even while its
-    collection cannot be reached.
+    `last_success` is that of the same source. If it is None, the file's earlier value stays, so that it shows how long
+    a job has been failing even while its collection cannot be reached.
     """
     registry = CollectorRegistry()
 
@@ -31,7 +31,8 @@ def write_metrics(path: str, entry: HistoryEntry) -> None:
             made.labels(entry.collection, entry.source).set(values)
 
     ended = entry.ended_at or entry.started_at
-    succeeded = ended.timestamp() if entry.outcome == "succeeded" else _read_last_success(path, entry)
+    last_ended = last_success and last_success.ended_at
+    succeeded = last_ended.timestamp() if last_ended else _read_last_success(path, entry)
     outcomes = {name: float(name == entry.outcome) for name in typing.get_args(Outcome) if name != "running"}
     gauge("last_end_timestamp_seconds", "When the last run ended.", ended.timestamp())
     gauge("last_success_timestamp_seconds", "When a run last succeeded.", succeeded)

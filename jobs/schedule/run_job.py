@@ -15,7 +15,7 @@ from index.errors import CollectionError, LeaseError, NotACollectionError, Overt
 from index.versions.prune import prune
 from jobs.embedding.report import Report
 from jobs.errors import JobError, RolledBackColumnsError
-from jobs.schedule.history import HistoryEntry, outcome_of, save
+from jobs.schedule.history import HistoryEntry, last_success, outcome_of, save
 from jobs.schedule.metrics_file import write_metrics
 from jobs.schedule.notify import notify
 from jobs.spec import JobSpec
@@ -49,7 +49,7 @@ def finish(spec: JobSpec, entry: HistoryEntry) -> None:
     record(spec, entry)
     if spec.metrics_file:
         try:
-            write_metrics(spec.metrics_file, entry)
+            write_metrics(spec.metrics_file, entry, _last_success(spec, entry))
         except OSError as error:
             logger.warning("the metrics of job %s could not be written: %s", entry.id, error)
     notify(spec.notify, entry)
@@ -121,3 +121,12 @@ def prune_versions(spec: JobSpec, report: Report) -> None:
         prune(Collection.open(spec.collection), spec.retention.keep)
     except (CollectionError, OSError) as error:
         report.notes.append(f"old index versions stay for now: {error}")
+
+
+def _last_success(spec: JobSpec, entry: HistoryEntry) -> HistoryEntry | None:
+    if entry.outcome == "succeeded":
+        return entry
+    try:
+        return last_success(Collection.open(spec.collection).storage, entry.source)
+    except (CollectionError, OSError):  # it cannot be reached, or the first job failed before it created one
+        return None

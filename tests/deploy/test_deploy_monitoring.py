@@ -91,7 +91,7 @@ def job_metrics(folder: Path) -> dict[str, set[str]]:
     """The metrics in `metrics_file` at the end of a run."""
     run = HistoryEntry.begin("/pictures", "/collection").end("succeeded")
     run = run.model_copy(update={"counts": {"added": 1}, "seconds": {"embed": 1.0}, "recall": 0.99})
-    write_metrics(str(folder / "job.prom"), run)
+    write_metrics(str(folder / "job.prom"), run, run)
     families = text_string_to_metric_families((folder / "job.prom").read_text())
     return {sample.name: set(sample.labels) for family in families for sample in family.samples}
 

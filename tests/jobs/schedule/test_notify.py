@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from index.collection import Collection, writing
 from jobs.fields import Target
 from jobs.schedule import notify as notify_module
-from jobs.schedule.history import HistoryEntry, history_facts, last_entries, outcome_of, save
+from jobs.schedule.history import HistoryEntry, history_facts, last_entries, last_success, outcome_of, save
 from jobs.schedule.metrics_file import write_metrics
 from jobs.schedule.notify import notify
 from jobs.spec import Notify
@@ -155,7 +155,7 @@ def metrics(path: Path) -> dict[tuple[str, str], float]:
 def test_metrics_of_a_success_and_of_the_failure_after_it(tmp_path: Path) -> None:
     path = tmp_path / "likeness.prom"
     success = make_entry(counts={"new": 3, "unchanged": 97}, seconds={"embed": 1.5}, recall=0.995)
-    write_metrics(str(path), success)
+    write_metrics(str(path), success, success)
     values = metrics(path)
     ended = (STARTED + timedelta(minutes=5)).timestamp()
     assert values["last_success_timestamp_seconds", ""] == values["last_end_timestamp_seconds", ""] == ended
@@ -164,22 +164,27 @@ def test_metrics_of_a_success_and_of_the_failure_after_it(tmp_path: Path) -> Non
     assert (values["last_images", "new"], values["last_images", "unchanged"]) == (3, 97)
     assert (values["last_stage_seconds", "embed"], values["recall", ""]) == (1.5, 0.995)
     failure = make_entry("failed", ended_at=STARTED + timedelta(days=1))
-    write_metrics(str(path), failure)
+    write_metrics(str(path), failure, success)
     values = metrics(path)
     assert values["last_success_timestamp_seconds", ""] == ended
     assert values["last_end_timestamp_seconds", ""] == (STARTED + timedelta(days=1)).timestamp()
     assert (values["last_outcome", "succeeded"], values["last_outcome", "failed"]) == (0, 1)
     assert [each.name for each in tmp_path.iterdir()] == ["likeness.prom"]
-    write_metrics(str(path), failure.model_copy(update={"source": "/others"}))
-    assert "last_success_timestamp_seconds{" not in path.read_text()
 
 
-@pytest.mark.parametrize("content", [None, "no metrics {"])
-def test_without_a_known_success_there_is_no_time_of_it(tmp_path: Path, content: str | None) -> None:
+def test_without_a_known_success_the_file_keeps_that_of_the_same_job(tmp_path: Path) -> None:
     path = tmp_path / "likeness.prom"
-    if content:
-        path.write_text(content)
-    write_metrics(str(path), make_entry("failed"))
+    success, failure = make_entry(), make_entry("failed", ended_at=STARTED + timedelta(days=1))
+    write_metrics(str(path), failure, None)
+    assert ("last_success_timestamp_seconds", "") not in metrics(path)
+    write_metrics(str(path), success, success)
+    write_metrics(str(path), failure, None)
+    assert metrics(path)["last_success_timestamp_seconds", ""] == (STARTED + timedelta(minutes=5)).timestamp()
+    assert metrics(path)["last_outcome", "failed"] == 1
+    write_metrics(str(path), failure.model_copy(update={"source": "/others"}), None)
+    assert "last_success_timestamp_seconds{" not in path.read_text()
+    path.write_text("no metrics {")
+    write_metrics(str(path), failure, None)
     assert ("last_success_timestamp_seconds", "") not in metrics(path)
 
 
@@ -197,6 +202,17 @@ def test_the_oldest_entries_are_removed(collection: Collection, max_entries: int
     (Path(collection.location) / "history" / f"{max_entries + 2:04d}.json").write_text("{}")
     assert [entry.id for entry in last_entries(collection, 2)] == [f"{max_entries + 1:04d}"]
     assert Collection.create_or_open(collection.location) == collection  # the history's files are the collection's own
+
+
+def test_the_last_success_of_each_source_is_kept(collection: Collection, max_entries: int) -> None:
+    storage = collection.storage
+    entries = [make_entry(), make_entry(), make_entry(source="/others"), make_entry("failed")]
+    for number, entry in enumerate([*entries, *[make_entry("failed", source="/third")] * (max_entries + 4)]):
+        save(storage, entry.model_copy(update={"id": f"{number:04d}"}))
+    successes = [last_success(storage, source) for source in ("/pictures", "/others", "/third")]
+    assert [entry and entry.id for entry in successes] == ["0001", "0002", None]
+    stored = sorted(path.stem for path in Path(collection.location).glob("history/*.json"))
+    assert (stored[:3], len(stored)) == (["0001", "0002", "0008"], max_entries + 2)
 
 
 def test_a_job_without_an_end_is_running_while_it_holds_the_lease(collection: Collection) -> None:
