@@ -20,7 +20,7 @@ def cpu_quota() -> int | None:
     less than the CPUs it may run on.
     """
     controls = _controls("cpu", ["cpu.max"], ["cpu.cfs_quota_us", "cpu.cfs_period_us"])
-    quotas = [ceil(int(quota) / int(period)) for quota, period in controls if quota != "max"]
+    quotas = [ceil(int(each[0]) / int(each[1])) for each in controls if len(each) == 2 and each[0] != "max"]
     quota = min((quota for quota in quotas if quota > 0), default=_cpus())
     return quota if quota < _cpus() else None
 

@@ -24,14 +24,22 @@ __all__ = [
     "ServerUnreachable",
 ]
 
-_MODULES = ("api.errors", "api.client", "index.collection", "api.explore")  # what loads fast comes first
+_MODULES = {
+    "ClientError": "api.errors",
+    "Collection": "index.collection",
+    "Likeness": "api.explore",
+    "LikenessClient": "api.client",
+    "Problem": "api.errors",
+    "RequestRefused": "api.errors",
+    "ServerUnavailable": "api.errors",
+    "ServerUnreachable": "api.errors",
+}
 
 
 def __getattr__(name: str) -> object:
-    for module in map(import_module, _MODULES if name in __all__ else ()):
-        if hasattr(module, name):
-            return getattr(module, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_MODULES[name]), name)
 
 
 def __dir__() -> list[str]:

@@ -1,4 +1,6 @@
-"""Turns errors into RFC 9457 problem documents, and describes these in the OpenAPI document."""
+"""Turns errors into RFC 9457 problem documents, and describes these in the OpenAPI document. The problems themselves are
+declared in `api/errors.py`.
+"""
 
 import logging
 import math

@@ -14,6 +14,8 @@ class Family:
     With `has_text`, these settings are a part of the configuration. `projection_dim` is the default of the vectors'
     length; None: there is no projection. With `pads_texts`, texts are lower-cased, padded to the full length and used
     without a mask, as SigLIP was trained: its vector is from the last position, CLIP's from the end-of-text token.
+
+    A key of the configuration that changes vectors belongs in `_ARITHMETIC_KEYS` of `checkpoint.py`, too.
     """
 
     vision: Mapping[str, Any]

@@ -90,6 +90,10 @@ class _Source:
     known: Sequence[str]
 
     @cached_property
+    def _every(self) -> LiveRows:
+        return self.annotation.rows  # once for all segments: it opens a catalog
+
+    @cached_property
     def _newer(self) -> tuple[LiveRows, pa.Table] | None:
         """The rows of later runs, and the ids in these, of all images whose values may differ; None if any may."""
         runs, count = self.annotation.runs, len(self.known)
@@ -112,7 +116,7 @@ class _Source:
                 own += [field for field in found if field.name not in known.names]
                 changed = "(FROM segment_rows SEMI JOIN touched USING (image_id))"
                 return own, _values(newer, changed, segment_rows=rows, touched=touched)
-        every = self.annotation.rows
+        every = self._every
         return [*in_files(every.schema_of(every.metadata))], _values(every, "segment_rows", segment_rows=rows)
 
 

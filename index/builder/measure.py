@@ -49,8 +49,9 @@ def measure_kinds(
     """Recall@10 and the narrowest search that reaches the target, for each kind with queries; and the measured queries.
 
     The index is tuned for images: searches for them are wider only if the rows it was tuned with were easier than the
-    held-out ones. A width of the version `before` stays while recall is surely enough. If no width is enough, the kind
-    has the widest one, and the version is below its target.
+    held-out ones. A width of the version `before`, or the width of images, stays while recall is surely enough, or if
+    it is enough and no width makes it surely so. If none is enough, the kind has the widest one, and the version is
+    below its target.
     """
     records: dict[QueryKind, KindRecord] = {}
     for kind in KINDS:
@@ -75,7 +76,12 @@ def _kept_or_wider(
         return measured, width
     unknown = measured.unmeasured(measured.kinds == kind)
     tried = cache(lambda width: unknown.measured(segments, kind, _KS, width=width))
-    index = bisect.bisect_left(wider, target, key=lambda width: lower_bound(tried(width).recalls_of(kind, _K)))
+
+    def reached(width: float) -> float:
+        return lower_bound(tried(width).recalls_of(kind, _K))
+
+    # Mostly the next one is enough.
+    index = 0 if reached(wider[0]) >= target else bisect.bisect_left(wider, target, 1, key=reached)
     found = wider[min(index, len(wider) - 1)]
     sure = lower_bound(tried(found).recalls_of(kind, _K), _MIN_MARGIN) >= target
     return (tried(found), found) if sure or recalls.mean() < target else (measured, width)

@@ -72,7 +72,7 @@ Texts = Callable[[], Vectors | None]
 """Makes vectors of texts like those of users' searches, `(n, dim)`, unit norm. None: the model takes no text."""
 
 
-@dataclass
+@dataclass(eq=False)
 class VersionBuild:
     collection: Collection
     runs: Sequence[RunManifest]

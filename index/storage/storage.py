@@ -157,7 +157,7 @@ class Storage:
         return replace(self, root=root, address=f"{address.rpartition('/')[0]}{options}")
 
     def _split_address(self) -> tuple[str, str]:
-        """The address up to its last name, and the options of a bucket that follow."""
+        """The address without a slash at its end, and the options of a bucket that follow it."""
         address, mark, options = self.address.partition("?") if self.bucket else (self.address, "", "")
         return address.rstrip("/"), f"{mark}{options}"
 

@@ -25,7 +25,7 @@ from index.collection.catalog.catalog import Catalog, RunRows
 from index.collection.collection import Snapshot
 from index.collection.layout import learned_path
 from index.collection.live_rows import LiveRows
-from index.collection.records import Learned, ModelRecord
+from index.collection.records import Learned, ModelRecord, RunStart
 from index.collection.row_files import map_small, read_schema
 from index.versions.servable import collection_model
 from jobs.annotation.predictor import EMBEDDED_HASH, Recipe, annotated_rows, require_one_type
@@ -235,7 +235,11 @@ SELECT image_id, uri, error_reason, retryable FROM done SEMI JOIN listed USING (
 
 def plan_annotation(live: LiveRows, log: Snapshot, recipe: Recipe) -> Plan:
     """The plan for the embedded images of `live`; the listing's column `seq` says where their rows are."""
-    run = unfinished_run(log, SOURCE, recipe.record, EVERY_IMAGE)
+    plan, run = _plan(live, log, recipe, None), unfinished_run(log, SOURCE, recipe.record, EVERY_IMAGE)
+    return _plan(live, log, recipe, run) if plan.todo.num_rows and run else plan  # else all that it has is gone
+
+
+def _plan(live: LiveRows, log: Snapshot, recipe: Recipe, run: RunStart | None) -> Plan:
     files = log.collection.written_files(run) if run else []
     storage, resumed = log.collection.storage, [RunRows(run=run, files=files)] if run else []
     runs = [*(RunRows.of(storage, manifest) for manifest in log.committed), *resumed]

@@ -78,7 +78,7 @@ class VectorPart:
 
     def plain_columns(self) -> list[str]:
         """The ids, and columns other than bytes and vectors."""
-        others = {self.embedding, *self.bytes_columns(), *self.other_vectors()}
+        others = {*self.bytes_columns(), *self.other_vectors(), *(() if self.array else (self.embedding,))}
         return [name for name in self.rows.schema.names if name not in others]
 
     def bytes_columns(self) -> list[str]:

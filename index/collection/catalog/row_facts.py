@@ -54,8 +54,9 @@ def write_table_facts(storage: Storage, run_id: str, rows: pa.Table, start: int 
 def write_deletes(storage: Storage, run_id: str, ids: Iterable[pa.Array[Any]], start: int) -> list[RowFile]:
     """Write ids that have left the source as `write_facts` does, to files that are numbered from `start`."""
     tables = (pa.table([each.cast(pa.string())], list(DELETED_COLUMNS)) for each in ids)
-    nowhere = (_placed(run_id, zeros := np.zeros(len(table), np.int64), zeros, table) for table in tables)
-    return write_parts(storage, run_path(run_id, FACTS), map(pa.concat_tables, in_parts(nowhere)), first=start)
+    nowhere = ((np.zeros(len(table), np.int64), table) for table in tables)
+    placed = in_parts(_placed(run_id, zeros, zeros, table) for zeros, table in nowhere)
+    return write_parts(storage, run_path(run_id, FACTS), map(pa.concat_tables, placed), first=start)
 
 
 def _counted(run_id: str, rows: pa.Table, start: int) -> Iterator[list[pa.Table]]:

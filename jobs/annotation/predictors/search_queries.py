@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from embedder.errors import ImageError, UnsupportedInputError
+from embedder.errors import Rejected, UnsupportedInputError
 from embedder.images.decode import decode_image
 from embedder.images.limits import ACCEPTED_LIMITS
 from embedder.protocol import Embedder
@@ -88,7 +88,7 @@ def _embed(search: SearchSpec, embedder: Embedder) -> Vectors:
             vectors = embedder.embed_images(picture.pixels[np.newaxis])
     except UnsupportedInputError as error:
         raise UsageError(f"the search {search.name!r} is by words: {error}; show a picture instead") from error
-    except ImageError as error:
+    except Rejected as error:  # by the decoder, or by the user's own class
         raise UsageError(f"the picture of the search {search.name!r}, {search.image}: {error}") from error
     vector: Vectors = vectors[0]
     return vector

@@ -43,7 +43,7 @@ def match_table(matches: Sequence[Match], first: int = 1) -> TextTable:
     return TextTable(
         ("rank", *shown, *map(metadata_column, names)),
         [
-            (rank, *(_match_cell(row[name]) for name in shown), *(row["metadata"].get(name) for name in names))
+            (str(rank), *(_match_cell(row[name]) for name in shown), *(row["metadata"].get(name) for name in names))
             for rank, row in enumerate(rows, start=first)
         ],
     )

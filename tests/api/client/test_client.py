@@ -200,6 +200,7 @@ def test_invalid_arguments_are_not_sent(client: LikenessClient, server: Scripted
             "got a table, a DataFrame, not one of its columns: expected a list of texts",
         ),
         (lambda client: client.search_batch(pa.table({"text": []})), "got a table, a Table, not one of its columns:"),
+        (lambda client: client.search_batch("a star"), "got one search, 'a star': expected a list of searches"),
         (
             lambda client: client.search_batch({"text": "red"}),
             "got one search, {'text': 'red'}: expected a list of searches; use search(…) for one",

@@ -125,7 +125,8 @@ GIB = 2**30
 TWO_CPUS = [{"CPU": 2.0}]
 SMALL = [{"CPU": 4.0, "memory": 1.0 * GIB}, {"CPU": 5.0, "memory": 1.0 * GIB}]
 LARGE = [{"CPU": 2.0, "memory": 8.0 * GIB}] * 4
-EIGHT = {"shards": 4, "searchers": 2}
+EIGHT_SEARCHERS = {"shards": 4, "searchers": 2}
+NO_GPUS = "expected 0.5 GPUs, 0.5 for each of 1 replicas, got 0:.*LIKENESS_NUM_GPUS"
 LARGEST = "expected a node with 12.0 GiB of memory for the largest shard, got 8.0 GiB at most: raise --shards"
 
 
@@ -137,18 +138,13 @@ LARGEST = "expected a node with 12.0 GiB of memory for the largest shard, got 8.
         ({"replicas": 3}, TWO_CPUS, [], "expected 3 CPUs, 1 for each of 3 replicas, got 2: lower --replicas"),
         ({"replicas": 4, "num_cpus": 0.5}, TWO_CPUS, [], None),
         ({"replicas": 2, "embedders": 1}, TWO_CPUS, [], "expected 3 CPUs, 1 for each of 3 replicas, got 2"),
-        ({"embedders": 1, "num_gpus": 0.5}, TWO_CPUS, [], "expected 0.5 GPUs, 0.5 for each of 1 .*LIKENESS_NUM_GPUS"),
-        (EIGHT, [{"CPU": 8.0}], [], "expected 9 CPUs, 1 for each of 9 replicas, got 8"),
-        (EIGHT, SMALL, [GIB // 4] * 4, None),
-        (EIGHT, SMALL, [GIB // 2] * 4, "expected 4.0 GiB of memory for 8 searchers, got 2.0 GiB"),
+        ({"embedders": 1, "num_gpus": 0.5}, TWO_CPUS, [], NO_GPUS),
+        (EIGHT_SEARCHERS, [{"CPU": 8.0}], [], "expected 9 CPUs, 1 for each of 9 replicas, got 8"),
+        (EIGHT_SEARCHERS, SMALL, [GIB // 4] * 4, None),
+        (EIGHT_SEARCHERS, SMALL, [GIB // 2] * 4, "expected 4.0 GiB of memory for 8 searchers, got 2.0 GiB"),
         # Serve would wait for ever for a node with the memory of all four together.
         ({"shards": 2}, LARGE, [8 * GIB, 4 * GIB], None),
-        (
-            {"shards": 2},
-            LARGE,
-            [4 * GIB, 12 * GIB],
-            "expected a node with 12.0 GiB .* got 8.0 GiB at most: raise --shar",
-        ),
+        ({"shards": 2}, LARGE, [4 * GIB, 12 * GIB], LARGEST),
         ({"shards": 2, "num_cpus": 2.5}, LARGE, [], "expected a node with 2.5 CPUs for a replica, got 2 at most"),
     ],
 )

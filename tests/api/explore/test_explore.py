@@ -100,6 +100,7 @@ def test_many_searches_at_once(likeness: Likeness) -> None:
         likeness.search(query, k=2, fields=["width"]).matches for query in queries
     ]
     assert found[0][0].metadata == {"width": 48}
+    assert len({*found, *found}) == len(queries)  # results can be members of sets and keys
     searches: list[Any] = [{"id": "green.png"}, {"text": "a red star", "k": 1, "fields": None}, "green.png"]
     found = likeness.search_batch(searches=searches, k=2, offset=1, fields=["width"])
     assert [[match.image_id for match in each] for each in found] == [

@@ -125,6 +125,7 @@ def every_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     "hurt",
     [
         "a pipe for CURRENT",
+        "a manifest of a terabyte",
         "JSON nested 100,000 deep in CURRENT",
         "a graph with links to nowhere",
     ],

@@ -137,6 +137,20 @@ def test_a_lease_is_renewed_until_it_is_released(collection: Collection, monkeyp
         assert lease_record(collection).model_copy(update={"expires_at": first.expires_at}) == first
 
 
+def test_a_renewal_notices_that_the_lease_was_lost(collection: Collection, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a job stops between its commits."""
+    monkeypatch.setattr(lease, "TTL", SHORT)
+
+    def is_lost() -> bool:
+        held.raise_if_lease_lost()  # makes no request
+        return False
+
+    with writing(collection, "embed") as held:
+        put(collection, a_record())
+        with pytest.raises(LeaseLostError, match="now its owner is `likeness reembed` of ann"):
+            eventually(is_lost, "a renewal finds it", 60)
+
+
 def test_a_writer_that_lost_its_lease_commits_nothing(anywhere: Collection) -> None:
     add_version(anywhere, rows(list("abc"), unit_vectors(3)))
     with writing(anywhere, "index") as slept:

@@ -80,7 +80,7 @@ def test_an_honest_collection_is_used(stranger: Stranger) -> None:
 
 
 TABLE = [
-    pytest.param(name, marks=[pytest.mark.slow] if number % 24 and "lock" not in name else [])
+    pytest.param(name, marks=[pytest.mark.slow] if number % 16 and "lock" not in name else [])
     for number, name in enumerate(HURTS)
 ]
 LONG = [pytest.mark.long, pytest.mark.timeout(3600)]

@@ -434,6 +434,18 @@ def test_labels_recognise_the_shapes_of_the_demo(run: Callable[..., Any], tmp_pa
     assert known.keys() >= {"label", "shape_score"}
 
 
+def test_images_that_failed_and_are_gone_hold_nothing_up(collection: Collection) -> None:
+    annotate(collection, Halves())
+    new = [f"new {number}.jpg" for number in range(20)]
+    add_version(collection, table(new, seed=5))
+    failing = Halves(bad=frozenset(new))
+    with pytest.raises(TooManyRejectsError):
+        annotate(collection, failing)
+    add_run(collection, deletes=new)
+    build_index(collection)
+    assert annotate(collection, failing).rejected == 0
+
+
 def test_annotations_in_a_bucket(bucket: Bucket) -> None:
     collection = Collection.create_or_open(bucket.address("c"))
     add_version(collection, table(IDS[:20]))

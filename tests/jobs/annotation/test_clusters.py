@@ -75,7 +75,7 @@ def test_clusters_are_named_by_labels_or_by_captions(collection: Collection) -> 
     assert [kinds(collection, "again")[image_id] for image_id in IDS] == texts
 
 
-@pytest.mark.parametrize("damage", [None, b"{}"])
+@pytest.mark.parametrize("damage", [None, b"{}", b'{"names": [], "vectors": ""}'])
 def test_rows_of_clusters_that_are_lost_get_no_others(collection: Collection, damage: bytes | None) -> None:
     annotate(collection)
     log = annotation_log(collection, "kind")
@@ -105,4 +105,6 @@ def test_few_images(tmp_path: Path) -> None:
 def test_a_model_without_words_cannot_name_them(collection: Collection, run: Run) -> None:
     options = ("--name", "kind", "--clusters", "3", "--label", "sea")
     assert run("annotate", collection.location, *options).code != 0
+    refused = run("annotate", collection.location, "--name", "kind", "--clusters", "0")
+    assert (refused.code, "--clusters is '0': expected 2 to 1,000, or auto" in refused.err) == (2, True)
     assert list_annotations(collection) == []

@@ -42,9 +42,9 @@ def test_a_cluster_on_a_store_that_fails(bucket: Bucket, tmp_path: Path, monkeyp
     here.night(DEMO, source=pictures.address)
 
     faults = (*FAULTS, "silent")
-    proxy = FaultyServer(share=0.1, seed=2, faults=faults, page=7, pause_s=1.25 * REQUEST_S)
+    server = FaultyServer(share=0.1, seed=2, faults=faults, page=7, pause_s=1.25 * REQUEST_S)
     location = f"s3://{bucket.name}/collection"
-    with proxy.listening() as host, watched(bucket, bucket.address("collection")) as seen:
+    with server.listening() as host, watched(bucket, bucket.address("collection")) as seen:
         monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}")  # also for the nodes, which start now
         nodes = Nodes(1)
         try:
@@ -68,7 +68,7 @@ def test_a_cluster_on_a_store_that_fails(bucket: Bucket, tmp_path: Path, monkeyp
             nodes.shutdown()
     assert seen["reads"] > 5
     assert seen["live 000001"] > 0
-    assert sum(proxy.count[fault] for fault in faults) > 10, proxy.count
+    assert sum(server.count[fault] for fault in faults) > 10, server.count
     assert bucket.unfinished_uploads() == []
 
 

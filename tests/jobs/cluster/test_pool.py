@@ -94,7 +94,10 @@ def test_a_job_that_has_to_wait_for_others_says_so(monkeypatch: pytest.MonkeyPat
 
 
 KINDS = [node(GPU=2, **{"accelerator_type:A100": 1}), node(GPU=1, **{"accelerator_type:L4": 1}), node(disk=1)]
-NO_ROOM = r"may leave no node .* for decoding \(the largest has {} MiB for Ray\): free some memory, or add a node"
+NO_ROOM = (
+    r"may leave no node with 1 CPU, 1,024 MiB for decoding \(the largest has {} MiB for Ray\): free some memory, "
+    "or add a node"
+)
 TOO_MUCH: list[tuple[list[dict[str, Any]], dict[str, Any], str]] = [
     (KINDS, {"actors": (24, 24), "num_gpus": 0}, "24 actors, .* 1 CPU, 1,024 MiB .*: ask for at most 23"),
     (KINDS, {"num_gpus": 3}, "an actor needs 3 GPU, but no node has more than 2 GPU: ask for a smaller share"),

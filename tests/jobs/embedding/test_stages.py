@@ -156,3 +156,11 @@ class OtherDevice(FakeEmbedder):
 
     def embed_images(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
         return np.eye(len(pixels), self.identity.dim, dtype=np.float32)
+
+
+def test_a_line_of_a_list_gets_its_size_and_one_without_a_uri_is_rejected(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(png((1, 2, 3)))
+    columns: dict[str, list[str | None]] = {"image_id": ["a", "blank"], "uri": [str(tmp_path / "a.png"), None]}
+    table = fetch_and_decode(listing_table(columns, {}), settings=SETTINGS)
+    assert table["error_reason"].to_pylist() == [None, "no_uri"]
+    assert table["size"].to_pylist() == [len(png((1, 2, 3))), None]

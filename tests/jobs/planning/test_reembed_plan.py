@@ -106,6 +106,28 @@ def test_captions_may_be_more_than_a_string_array_holds(collection: Collection) 
     assert (change.counts.unchanged, change.counts.changed, change.counts.new) == (1, 2, count - 3)
 
 
+def test_an_entry_that_was_refused_says_nothing_of_its_address(collection: Collection) -> None:
+    """Otherwise the picture would be embedded again under a new id."""
+    add_run(collection, rows(["a"]).append_column("content_hash", pa.array(["a" * 64])))
+    refused = rows([], unit_vectors(0), uris=["memory:a"], rejected={"a (duplicate 2)": "duplicate_id"})
+    add_run(collection, refused.append_column("error_stage", pa.array(["list"])))
+    listing = listed("a", "b").set_column(1, "uri", pa.array(["memory:a", "memory:a"], pa.large_string()))
+    job = PlannedJob(source="memory:", model=MODEL, may_delete=True)
+    change = compare(Listing.of([listing]), collection.snapshot(), job)
+    assert (change.counts.unchanged, change.counts.reused, change.counts.to_embed) == (1, 1, 0)
+
+
+def test_metadata_is_that_of_the_source_that_wrote_the_row(collection: Collection) -> None:
+    """Otherwise two lists of the same pictures would undo each other's labels every night."""
+    add_run(collection, rows(["a"], metadata={"label": ["cat"]}))
+    change = compare(
+        Listing.of([listed("a", label=["dog"])]),
+        collection.snapshot(),
+        PlannedJob(source="another list", model=MODEL, may_delete=True),
+    )
+    assert (change.counts.unchanged, change.counts.changed) == (1, 0)
+
+
 @pytest.mark.parametrize("missing", ["keep", "delete"])
 @pytest.mark.parametrize(
     ("files", "message"), [(None, "does not exist"), ([], "expected images"), (["readme.txt"], "expected images")]

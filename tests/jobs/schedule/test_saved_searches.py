@@ -17,7 +17,7 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
-from embedder.errors import UnsupportedInputError
+from embedder.errors import EmbedError, UnsupportedInputError
 from embedder.images.decode import decode_image
 from index.builder.build_index import build_index
 from index.collection import Collection, writing
@@ -328,6 +328,7 @@ def test_kills_lose_no_match_and_deliver_none_twice(collection: Collection, hook
             "the search 'a' cannot notify: expected an http:// or https:// address in its environment variable$",
         ),
         ({"text": "a star"}, "the search 'a' is by words: no words here; show a picture instead"),
+        ({"image": str(ROOT / "docs/neighbours.png")}, "the picture of the search 'a', .*: no direction"),
     ],
 )
 def test_a_search_that_will_not_work_is_known_before_the_night(
@@ -336,6 +337,9 @@ def test_a_search_that_will_not_work_is_known_before_the_night(
     class Wordless(FakeEmbedder):
         def embed_texts(self, texts: object) -> Any:
             raise UnsupportedInputError("no words here")
+
+        def embed_images(self, pictures: object) -> Any:
+            raise EmbedError("no_direction", "no direction")
 
     listing = LISTING.append(pa.field("label", pa.string()))
     annotations = [{"name": "shade", "quality": True}]

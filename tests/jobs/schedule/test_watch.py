@@ -152,7 +152,8 @@ def test_rounds_follow_the_source_and_load_the_model_once(nights: Nights) -> Non
 @pytest.mark.parametrize("code", [errno.ENOSPC, pytest.param(errno.EIO, marks=pytest.mark.long)])
 @pytest.mark.parametrize("first", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
-    "step", [step if step in ("rows", "segment") else pytest.param(step, marks=pytest.mark.long) for step in STEPS]
+    "step",
+    [step if step in ("rows", "segment", "CURRENT") else pytest.param(step, marks=pytest.mark.long) for step in STEPS],
 )
 def test_an_error_of_the_disk_does_not_end_it(nights: Nights, step: str, first: bool, code: int) -> None:
     """One error when a file of a step is written, in the first round of a new collection or in a second round."""

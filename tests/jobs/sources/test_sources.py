@@ -536,13 +536,13 @@ def test_a_tar_of_a_bucket_takes_a_request_for_each_megabyte(
     samples = {f"{n:03}.{kind}": b"1" * 10 for n in range(200) for kind in ("jpg", "json", "txt")}
     path = write_tar(tmp_path / "a.tar", samples | {f"{n:03}.jpg": b"x" * size for n in range(200)})
     store.put("a.tar", path.read_bytes())
-    proxy = FaultyServer()
-    with proxy.listening() as host, pytest.MonkeyPatch.context() as patch:
+    server = FaultyServer()
+    with server.listening() as host, pytest.MonkeyPatch.context() as patch:
         patch.setenv("AWS_ENDPOINT_URL", f"http://{host}")
         listing = list_images(f"s3://{store.name}/a.tar")
     assert metadata(listing) == {"json": [1111111111] * 200, "txt": ["1111111111"] * 200}
     assert fetched(listing.slice(199)) == [b"x" * size]
-    assert proxy.count["requests"] < most
+    assert server.count["requests"] < most
 
 
 @pytest.mark.parametrize("folders", [3, 80], ids=["a few folders", "many folders"])
@@ -556,9 +556,9 @@ def test_a_bucket_is_listed_whole_in_order_and_with_etags(
     for folder in ("", "40/", "40-a/"):  # some tools create such an object for a folder
         store.put(f"pics/{folder}", b"")
     store.put("pictures/other.jpg", b"x")
-    proxy = FaultyServer(share=0.1, seed=5, page=7)
+    server = FaultyServer(share=0.1, seed=5, page=7)
     monkeypatch.setattr("index.storage.list_objects._PAGE", 7)
-    with proxy.listening() as host:
+    with server.listening() as host:
         monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}")
         by_ranges = list_images(f"s3://{store.name}/pics")
         # As on Azure, for which there is no server here.

@@ -76,13 +76,13 @@ def in_folder(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
     return cycle(Source(folder / "pictures"), str(folder / "collection"))
 
 
-def run_with_faults(bucket: Bucket, proxy: FaultyServer, expected: Outcome, monkeypatch: pytest.MonkeyPatch) -> None:
-    with proxy.listening() as host, watched(bucket, bucket.address("collection")) as seen:
+def run_with_faults(bucket: Bucket, server: FaultyServer, expected: Outcome, monkeypatch: pytest.MonkeyPatch) -> None:
+    with server.listening() as host, watched(bucket, bucket.address("collection")) as seen:
         monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}")
         assert cycle(Source(bucket), f"s3://{bucket.name}/collection") == expected
     assert seen["reads"] > 5
     assert seen["live 000002"] > 0
-    assert all(proxy.count[fault] > 0 for fault in proxy.faults), proxy.count
+    assert all(server.count[fault] > 0 for fault in server.faults), server.count
     assert bucket.unfinished_uploads() == []
 
 
@@ -90,8 +90,8 @@ def run_with_faults(bucket: Bucket, proxy: FaultyServer, expected: Outcome, monk
 @pytest.mark.usefixtures("short_timeouts")
 def test_the_cycle_on_a_store_that_fails(bucket: Bucket, in_folder: Outcome, monkeypatch: pytest.MonkeyPatch) -> None:
     faults = (*FAULTS, "silent")
-    proxy = FaultyServer(share=0.06, seed=1, faults=faults, page=7, pause_s=2.5 * REQUEST_S)
-    run_with_faults(bucket, proxy, in_folder, monkeypatch)
+    server = FaultyServer(share=0.06, seed=1, faults=faults, page=7, pause_s=2.5 * REQUEST_S)
+    run_with_faults(bucket, server, in_folder, monkeypatch)
     assert [len(rows) for rows in in_folder.rows] == [PICTURES, PICTURES]
     assert in_folder.matches[0] == in_folder.matches[2] != in_folder.matches[1]
     assert [len(ids) for ids in in_folder.embedded] == [PICTURES, 6, 0]

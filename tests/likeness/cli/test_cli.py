@@ -354,7 +354,11 @@ def test_index_takes_settings_and_prints_the_outcome(run: Run, growing: Path) ->
     }
     for words, columns in (("none", []), ("all", None)):
         assert run("index", growing, "--max-memory", "none", "--latency", "7.5", "--words", words).code == 0
-        changed = {"max_memory": None, "latency_ms": 7.5, "words": columns}  # the others stay as they were
+        changed: dict[str, Any] = {
+            "max_memory": None,
+            "latency_ms": 7.5,
+            "words": columns,
+        }  # the others stay as they were
         assert facts_of(run, "info", growing)["index"]["settings"] == settings | changed
 
 
@@ -761,18 +765,20 @@ def test_the_environment_sets_what_options_do_not(
     assert_one_line(run("search", collection, "--text", "x"), "LIKENESS_THREADS is 'many': expected a whole number")
 
 
-def test_a_full_disk_is_reported_with_advice(growing: Path) -> None:
+@pytest.mark.parametrize(("max_bytes", "file"), [(100, "/.lease'"), (500, "/index/segments/000002-00'")])
+def test_a_full_disk_is_reported_with_advice(growing: Path, max_bytes: int, file: str) -> None:
     """A limit on the size of files stands for a full disk: the system refuses the same calls."""
     code = (
         "import resource, sys; sys.dont_write_bytecode = True\n"  # a cut .pyc would break later imports
         "from likeness.cli import app\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (500, 500))\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv.pop()),) * 2)\n"
         "app.main()"
     )
-    done = python("-c", code, "compact", growing)
+    done = python("-c", code, "compact", growing, max_bytes)
     result = Result(done.returncode, done.stdout, done.stderr)
-    file = f"'{growing}/index/segments/000002-00'"
-    assert_one_line(result, "File too large", file, "free some space there and run the same command again")
+    assert_one_line(
+        result, "File too large", f"'{growing}{file}", "free some space there and run the same command again"
+    )
     assert Collection.open(str(growing)).current() == "000001"
 
 

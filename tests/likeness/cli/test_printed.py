@@ -106,6 +106,11 @@ def test_on_a_terminal_columns_are_aligned_and_long_cells_folded() -> None:
     assert lines[5].rstrip() == "2     0.500  two\\nlines and a\\ttab :smile: [red].png"
 
 
+def test_ranks_beyond_a_thousand_have_no_comma() -> None:
+    table = match_table([Match(image_id="a", score=0.5, uri="", metadata={})], first=1_000)
+    assert table.rows[0][0] == "1000"
+
+
 def test_a_terminal_too_narrow_for_the_columns_gets_a_line_for_each() -> None:
     out = io.StringIO()
     metadata = {f"column_{number}": "a text of some length" for number in range(9)}
