@@ -1,5 +1,5 @@
-"""Turns errors into RFC 9457 problem documents, and describes these in the OpenAPI document. The problems themselves are
-declared in `api/errors.py`.
+"""Turns errors into RFC 9457 problem documents, and describes these in the OpenAPI document. Problems are declared in
+`api/errors.py`.
 """
 
 import logging

@@ -1,4 +1,4 @@
-"""Reports of a job: counts and seconds, filled in as the job runs. What a run records is `RunCounts`, see `commit.py`."""
+"""Reports of a job: counts and seconds, filled in as the job runs. A run records `RunCounts`, see `commit.py`."""
 
 import json
 from collections import Counter
