@@ -202,7 +202,7 @@ def test_columns_of_stored_vectors_are_the_same_on_ray(
     (tmp_path / "head.onnx").write_bytes(one_layer(QUERIES[:1]))
     marks = [f"{key},{mark}\n" for key, mark in zip(OWN, ("like", "like", "unlike", "unlike"), strict=False)]
     (tmp_path / "marks.csv").write_text("".join(["image_id,label\n", *marks]))
-    demo = make_demo_collection(tmp_path, count=30)
+    demo = make_demo_collection(tmp_path / "demo", count=30)
     for name, collection, *command in (
         ("seen", own, "match", own.location, other.location, "-k", 3),
         ("points", own, "annotate", own.location, "--head", tmp_path / "head.onnx"),
