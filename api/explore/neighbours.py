@@ -57,7 +57,7 @@ class Neighbours(SearchResult):
     thumbnail: Thumbnail
     labels: Mapping[str, str] = field(default_factory=dict)
 
-    __eq__, __hash__ = object.__eq__, object.__hash__  # not by fields: types and tables have no order or hash
+    __eq__, __hash__ = object.__eq__, object.__hash__  # by identity: schemas and dicts have no hash
 
     def __repr__(self) -> str:
         lines = [f"{_score(match):>7}  {match.image_id}" for match in self.matches]

@@ -71,7 +71,8 @@ def run_blocks(todo: Todo, work: Work, where: Place) -> Iterator[BlockSummary]:
 
 def blocks_here(todo: Todo, work: Work, model_cache: ModelCache) -> Generator[BlockSummary]:
     """Blocks in the order of the listing, without Ray: child processes decode ahead, and the caller's thread runs the
-    forward pass. Raises what loading and embedding raise."""
+    forward pass. Raises what loading and embedding raise.
+    """
     cores = usable_cpus()
     settings = replace(work.decode, threads=work.decode.threads * cores, decoders=cores)
     embed = replace(work.embed, load=partial(model_cache.load, work.embed.load))  # loads once for all plans

@@ -128,8 +128,14 @@ class VectorImport:
             source = without_secrets(self.source)
             raise SourceError(f"{source} had {report.listed} rows, but {report.done} were read: it has changed since")
         require_few_rejects(report.reject_reasons, report.unfiltered, self.max_reject_rate, "import it again")
-        counts = RunCounts(listed=report.listed, already_there=0, deleted=0)
-        counts |= {"embedded": report.embedded, "filtered": 0, "rejected": report.rejected}
+        counts = RunCounts(
+            listed=report.listed,
+            already_there=0,
+            deleted=0,
+            embedded=report.embedded,
+            filtered=0,
+            rejected=report.rejected,
+        )
         leased.commit_run(run, files, counts=counts)
 
     def _model(self, parts: Sequence[VectorPart], dim: int) -> ModelRecord:
