@@ -37,7 +37,6 @@ from index.storage import Storage
 from jobs.embedding.commit import WrittenRun, commit
 from jobs.planning.changes import compare
 from jobs.planning.decide import PlannedJob
-from jobs.planning.todo import Todo
 from jobs.sources.files import SourceFile
 from jobs.sources.sorted_files import SortedFiles
 from jobs.sources.stored_listing import Listing
@@ -183,7 +182,7 @@ def _delete(home: Path, rows: int) -> tuple[float, float]:
     collection, started = Collection.open(str(home)), time.perf_counter()
     job = PlannedJob(source=SOURCE, model=_MODEL, may_delete=True)
     [plan] = compare(Listing.of([usual_images(range(1, 2))]), collection.snapshot(), job).plans
-    commit(collection, [WrittenRun.begin(replace(plan, todo=Todo([])), collection)], 1.0)
+    commit(collection, [WrittenRun.begin(replace(plan, todo=Listing.of([])), collection)], 1.0)
     if plan.deleted != rows - 1:
         raise RuntimeError(f"expected {rows - 1:,} images to be deleted, got {plan.deleted:,}")
     return peak_rss() / 2**20, time.perf_counter() - started

@@ -4,7 +4,7 @@ from __future__ import annotations  # pyarrow's types take arguments in its stub
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from unittest.mock import patch
@@ -18,12 +18,13 @@ from index.collection import Collection
 from index.collection.layout import ROW_FILES, run_path
 from jobs.cluster.pool import Pool
 from jobs.cluster.session import ray_cluster
+from jobs.embedding.on_ray import RowGroup
 from jobs.embedding.pipeline import write
 from jobs.embedding.placement import Place
 from jobs.embedding.report import BlockSummary
 from jobs.embedding.stages import CollectionAt, DecodeSettings, EmbedSettings
 from jobs.planning.plan import Plan, block_name
-from jobs.planning.todo import RowGroup, Todo
+from jobs.sources.stored_listing import Listing
 
 BLOCK = 256  # images
 _CROP = CropSpec(side=16, shortest_edge=None)
@@ -42,7 +43,7 @@ class Cost:
 def run_null_job(images: int, folder: Path, pool: Pool) -> Cost:
     """Run the job on the connected Ray, with the actors of `pool`."""
     collection = Collection.create_or_open(str(folder))
-    plan = Plan(source="benchmark", model=model_of(512), listed=images, todo=Todo(listing_of(images)))
+    plan = Plan(source="benchmark", model=model_of(512), listed=images, todo=Listing.of(listing_of(images)))
     with (
         patch("jobs.embedding.on_ray.decode_images", decode_nothing),
         patch("jobs.embedding.on_ray.EmbedImages", EmbedNothing),
@@ -76,14 +77,13 @@ def decode_nothing(
     *,
     collection: CollectionAt,
     folder: str,
-    columns: Sequence[str],
     settings: DecodeSettings,
     block_size: int,
 ) -> Iterator[pa.Table]:
     """In place of `decode_images`: the rows with pixels, which are as large as all columns that it adds."""
     storage, pixels = collection().storage.subfolder(folder), bytes(16 * 16 * 3 + 256)
     for group in groups.to_pylist():
-        table = RowGroup(**group).read(storage, columns)
+        table = RowGroup(**group).read(storage)
         for start in range(0, table.num_rows, block_size):
             rows = table.slice(start, block_size)
             yield rows.append_column("pixels", pa.array([pixels] * rows.num_rows, pa.binary(len(pixels))))

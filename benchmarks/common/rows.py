@@ -12,8 +12,8 @@ import pyarrow as pa
 
 from index.collection.records import ModelRecord, RowFile, RunManifest, RunStart
 from index.collection.rows import EMBEDDING, embedding_column
-from jobs.planning.todo import IN_MEMORY
 from jobs.sources.listing import listing_table
+from jobs.sources.stored_listing import ROWS
 
 SOURCE = "s3://bucket/photos"
 MODIFIED = dt.datetime(2026, 11, 1, tzinfo=dt.UTC)
@@ -40,7 +40,7 @@ def usual_images(numbers: range) -> pa.Table:
 
 def listing_of(count: int, images: Callable[[range], pa.Table] = usual_images) -> Iterator[pa.Table]:
     """The images with the numbers below `count`, in tables as large as a job's."""
-    return (images(range(low, min(low + IN_MEMORY, count))) for low in range(0, count, IN_MEMORY))
+    return (images(range(low, min(low + ROWS, count))) for low in range(0, count, ROWS))
 
 
 def with_vectors(images: pa.Table, dim: int, seed: int) -> pa.Table:

@@ -41,8 +41,8 @@ from jobs.errors import TooManyRejectsError, UsageError
 from jobs.planning.image_filter import EVERY_IMAGE
 from jobs.planning.plan import Plan, next_attempt, unfinished_run
 from jobs.planning.plan_query import retried
-from jobs.planning.todo import IN_MEMORY, Todo
 from jobs.sources.listing import LISTING
+from jobs.sources.stored_listing import ROWS, Listing
 from jobs.spec import AnnotationSpec, Resources
 from jobs.values import MAX_REJECT_RATE
 
@@ -254,8 +254,8 @@ def _plan(live: LiveRows, log: Snapshot, recipe: Recipe, run: RunStart | None) -
         )
     )
     [counts] = catalog.table("SELECT count(*) AS listed FROM listed").to_pylist()
-    with catalog.query(_TODO.format(columns=_COLUMNS[recipe.needs == "embedding"]), IN_MEMORY) as batches:
-        todo = Todo(pa.Table.from_batches([batch]) for batch in batches)
+    with catalog.query(_TODO.format(columns=_COLUMNS[recipe.needs == "embedding"]), ROWS) as batches:
+        todo = Listing.of(pa.Table.from_batches([batch]) for batch in batches)
     return Plan(
         source=SOURCE,
         model=recipe.record,

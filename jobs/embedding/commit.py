@@ -62,7 +62,7 @@ def commit(
     now = now or datetime.now(UTC)
     for each, rows in catalogs:
         plan, began = each.plan, each.run.started_at
-        record_fetches(collection, plan.source, rows, plan.todo.sql, now=now, began=began)
+        record_fetches(collection, plan.source, rows, plan.todo.view, now=now, began=began)
     published = []
     for each, rows, counts in checked:
         if counts is not None:
@@ -110,7 +110,7 @@ def _checked_counts(written: WrittenRun, rows: Catalog, max_reject_rate: float) 
     """
     plan, report = written.plan, written.report
     before = plan.rejects.sql if plan.rejects else _NO_REJECTS
-    [counts] = rows.table(_COUNTS.format(todo=plan.todo.sql, before=before)).to_pylist()
+    [counts] = rows.table(_COUNTS.format(todo=plan.todo.view, before=before)).to_pylist()
     missing = plan.todo.num_rows - counts["attempted"]
     if missing or report.done != plan.todo.num_rows:
         raise JobError(

@@ -1,9 +1,9 @@
 """Runs the stages with Ray Data: tasks fetch and decode, actors embed, and both report to Ray's own metrics.
 
 Each task and each block between the stages costs this process some milliseconds, however many images it has. So a task
-reads up to 2,048 images itself, from a copy of the listing's files that is in the folder of the run meanwhile; and an
-actor that has a GPU, or another device, gets several blocks in a call. `ray.data.read_parquet` would be one more stage,
-with blocks of whole files, and would need the credentials of a bucket in arguments that Ray logs.
+reads up to 2,048 images itself, from files that are in the folder of the run meanwhile; and an actor that has a GPU, or
+another device, gets several blocks in a call. `ray.data.read_parquet` would be one more stage, with blocks of whole
+files, and would need the credentials of a bucket in arguments that Ray logs.
 """
 
 import asyncio
@@ -11,23 +11,26 @@ import pickle
 import re
 import secrets
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import cache
 from math import prod
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import ray
 import ray.data
 from ray.util.metrics import Counter, Gauge
 
 from embedder.errors import reason_label
 from index.collection.layout import TODO, run_path
+from index.collection.row_files import parquet_of
 from index.collection.rows import FILTERED
 from index.collection.stored_rows import StoredRows
+from index.storage import Storage
 from jobs.cluster.pool import DECODE_MEMORY, Pool
 from jobs.cluster.session import missing_package_message
 from jobs.embedding.ahead import decoded_ahead
@@ -41,29 +44,44 @@ from jobs.embedding.stages import (
     Work,
 )
 from jobs.errors import JobError
-from jobs.planning.todo import GROUP, RowGroup, Todo
+from jobs.sources.stored_listing import Listing
 
 DECODE_BATCH = 128
 """Rows that a task decodes at a time."""
+_TASK_ROWS = 2048
 _TASKS_PER_CPU = 4
+_FILE_ROWS = 1 << 16  # of the images to do
 _PICKLED = "rows"
 _OUTCOME_BYTES = 256  # of a row's columns but its pixels and those of the listing
 _BYTES = 160 << 20  # of a block between the stages: four of 256 pictures of 224 × 224
 
 
-def blocks_on_ray(todo: Todo, work: Work, pool: Pool) -> Iterator[BlockSummary]:
+@dataclass(frozen=True, kw_only=True)
+class RowGroup:
+    """A row group of a file, with the images of one task."""
+
+    path: str
+    number: int
+
+    def read(self, storage: Storage) -> pa.Table:
+        with (
+            storage.open_input(self.path) as source,
+            pq.ParquetFile(source, page_checksum_verification=True) as parquet,
+        ):
+            return parquet.read_row_group(self.number)
+
+
+def blocks_on_ray(todo: Listing, work: Work, pool: Pool) -> Iterator[BlockSummary]:
     """Blocks made on the connected Ray, with the actors of `pool`. Raises JobError."""
-    _set_context(_bytes_between(pool, todo, work))
-    with _stored(todo, work.embed) as folder:
-        tasks: list[pa.Table | bytes] = [
-            pa.Table.from_pylist([asdict(group)]) for group in todo.groups(_rows_of_task(todo, work.block_size))
-        ]
+    with _stored(work.embed) as folder:
+        groups, size = store_groups(todo, _rows_of_task(todo, work.block_size), work.embed.collection().storage, folder)
+        _set_context(_bytes_between(pool, size // max(1, todo.num_rows), work))
+        tasks: list[pa.Table | bytes] = [pa.Table.from_pylist([asdict(group)]) for group in groups]
         decoded = ray.data.from_arrow(tasks).map_batches(
             decode_images,  # type: ignore[arg-type]  # Ray's type leaves fn_kwargs out
             fn_kwargs={
                 "collection": work.embed.collection,
                 "folder": folder,
-                "columns": todo.schema.names,
                 "settings": work.decode,
                 "block_size": work.block_size,
             },
@@ -122,8 +140,8 @@ def _cpus() -> int:
 
 
 @contextmanager
-def _stored(todo: Todo, embed: EmbedSettings) -> Iterator[str]:
-    """The folder of the collection with the files of the images to do, where workers read them; removed at the end."""
+def _stored(embed: EmbedSettings) -> Iterator[str]:
+    """A folder of the collection for the images to do, where workers read them; removed at the end."""
     storage = embed.collection().storage
     for entry in storage.list(run_path(embed.run_id)):
         if entry.name.startswith(TODO):
@@ -131,26 +149,37 @@ def _stored(todo: Todo, embed: EmbedSettings) -> Iterator[str]:
     # A job that lost its lease must not remove the files of the one that resumed its run.
     folder = run_path(embed.run_id, f"{TODO}{secrets.token_hex(4)}")
     try:
-        todo.copy_files(storage, folder)
         yield folder
     finally:
         with suppress(OSError):  # `prune` removes what is left
             storage.delete(folder)
 
 
-def _rows_of_task(todo: Todo, block_size: int) -> int:
+def store_groups(todo: Listing, rows: int, storage: Storage, folder: str) -> tuple[list[RowGroup], int]:
+    """Write the images to files of a folder, in row groups of `rows`; returns these, and the bytes of all in memory."""
+    groups, size = list[RowGroup](), 0
+    for number, images in enumerate(todo.tables(rows * max(1, _FILE_ROWS // rows))):
+        path, listed = f"{number:06}.parquet", images.select(todo.schema.names)
+        storage.write_atomic(f"{folder}/{path}", parquet_of(listed, rows))
+        groups += [RowGroup(path=path, number=group) for group in range(-(-listed.num_rows // rows))]
+        size += listed.nbytes
+    return groups, size
+
+
+def _rows_of_task(todo: Listing, block_size: int) -> int:
     """So many that each CPU gets some tasks, if there are enough; and whole blocks, if they fit."""
-    unit = block_size if block_size <= GROUP else DECODE_BATCH
-    return min(GROUP, -(-todo.num_rows // (_TASKS_PER_CPU * _cpus()) // unit) * unit)
+    unit = block_size if block_size <= _TASK_ROWS else DECODE_BATCH
+    return min(_TASK_ROWS, -(-todo.num_rows // (_TASKS_PER_CPU * _cpus()) // unit) * unit)
 
 
-def _bytes_between(pool: Pool, todo: Todo, work: Work) -> int:
+def _bytes_between(pool: Pool, row_bytes: int, work: Work) -> int:
     """The size at which Ray Data ends a block between the stages: that of whole blocks of rows, or an equal part of one
-    that is too large. An actor reports at the end of a call, and without a device one block may take it half a minute.
+    that is too large; `row_bytes` are those of a listed image. An actor reports at the end of a call, and without a
+    device one block may take it half a minute.
     """
     if work.decode.crop is None:
         return _BYTES  # files may have any size
-    row = prod(work.decode.crop.shape) + todo.row_bytes + _OUTCOME_BYTES
+    row = prod(work.decode.crop.shape) + row_bytes + _OUTCOME_BYTES
     size, has_device = work.block_size * row, bool(pool.num_gpus or pool.resources)
     parts, blocks = -(-size // _BYTES), max(1, _BYTES // size) if has_device else 1
     return int(0.9 * size * blocks / parts)  # it ends one that is larger, and splits one that is half as large again
@@ -168,7 +197,6 @@ def decode_images(
     *,
     collection: CollectionAt,
     folder: str,
-    columns: Sequence[str],
     settings: DecodeSettings,
     block_size: int,
 ) -> Iterator[pa.Table]:
@@ -177,7 +205,7 @@ def decode_images(
 
     def batches() -> Iterator[pa.Table]:
         for group in groups.to_pylist():
-            table = RowGroup(**group).read(storage, columns)
+            table = RowGroup(**group).read(storage)
             for block in range(0, table.num_rows, block_size):
                 rows = table.slice(block, block_size)
                 for start in range(0, rows.num_rows, DECODE_BATCH):

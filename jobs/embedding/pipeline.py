@@ -17,7 +17,7 @@ from rich.console import Console
 
 from embedder.protocol import Embedder
 from index.collection import Collection
-from index.collection.catalog.catalog import Catalog, RunRows
+from index.collection.catalog.catalog import RunRows
 from index.collection.records import ModelRecord, RowFile
 from index.collection.row_files import block_of
 from index.collection.rows import is_filtered
@@ -29,8 +29,8 @@ from jobs.embedding.report import BlockSummary, EmbedReport
 from jobs.embedding.shared_addresses import find_copies, first_of_each_address
 from jobs.embedding.stages import CollectionAt, DecodeSettings, EmbedSettings, MakeRows, Work
 from jobs.planning.plan import Plan, write_block
-from jobs.planning.todo import Todo
 from jobs.progress import rate_bar
+from jobs.sources.stored_listing import Listing
 from jobs.spec import JobSpec
 
 _MIN_TILES_TO_TIME = 2_000
@@ -133,18 +133,17 @@ def write(
     With `share_addresses`, one of the images that share an address is embedded, and the others get copies of its row.
     `load` loads the model that `make_rows` gets. Raises `LeaseLostError` once another job has taken over the lease.
     """
-    written, todo = WrittenRun.begin(plan, collection), plan.todo
-    if todo.num_rows == 0:
-        return written
-    decode = replace(decode, **_NETWORK if _is_remote(todo) else {}, image_filter=plan.image_filter)
+    written = WrittenRun.begin(plan, collection)
+    todo: Listing | None = plan.todo
+    # For local files two threads do: one reads while the other decodes.
+    is_remote = bool(plan.todo.count("contains(uri, '://') AND NOT starts_with(uri, 'file:')"))
+    decode = replace(decode, **_NETWORK if is_remote else {}, image_filter=plan.image_filter)
     work = Work(decode=decode, embed=embed_settings(written, collection, load, make_rows), block_size=block_size)
-    while todo.num_rows:
+    while todo and todo.num_rows:
         before = len(written.files)
-        first, todo = (
-            first_of_each_address(todo, plan.image_filter) if share_addresses else (todo, todo.slice(todo.num_rows))
-        )
+        first, todo = first_of_each_address(todo, plan.image_filter) if share_addresses else (todo, None)
         add_blocks(written, run_blocks(first, work, where), collection, progress)
-        if todo.num_rows:
+        if todo:
             todo = _write_copies(written, todo, collection, written.files[before:])
             progress(written.report)
     return written
@@ -180,7 +179,7 @@ def embed_settings(
     )
 
 
-def _write_copies(written: WrittenRun, todo: Todo, collection: Collection, files: Sequence[RowFile]) -> Todo:
+def _write_copies(written: WrittenRun, todo: Listing, collection: Collection, files: Sequence[RowFile]) -> Listing:
     """Write rows for the images whose addresses these files have; returns the others."""
     plan, report = written.plan, written.report
     blocks, waiting = find_copies(todo, collection.storage, RunRows(run=written.run, files=files), plan.image_filter)
@@ -192,9 +191,3 @@ def _write_copies(written: WrittenRun, todo: Todo, collection: Collection, files
         report.filtered_read += filtered
         report.rejected += rows.num_rows - rows["error_reason"].null_count - filtered
     return waiting
-
-
-def _is_remote(todo: Todo) -> bool:
-    """Whether pictures come from a network. For local files two threads do: one reads while the other decodes."""
-    sql = f"SELECT count(*) > 0 AS remote FROM {todo.sql} WHERE contains(uri, '://') AND NOT starts_with(uri, 'file:')"
-    return bool(Catalog(todo.storage, [], live=False).table(sql)["remote"][0].as_py())

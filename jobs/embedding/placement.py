@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from embedder.machine import usable_cpus
+from index.collection.catalog.catalog import FIRST_SEQ
 from index.collection.stored_rows import StoredRows
 from jobs.embedding.ahead import decoded_ahead
 from jobs.embedding.model_source import ModelCache
 from jobs.embedding.report import BlockSummary
 from jobs.embedding.stages import STORED, EmbedBlock, EmbedSettings, Work, drop_fetcher, stop_decoders
 from jobs.errors import JobError
-from jobs.planning.todo import Todo
+from jobs.sources.stored_listing import Listing
 from jobs.spec import Resources
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ class Place:
     move: Callable[[], Pool | None] | None = None
 
 
-def run_blocks(todo: Todo, work: Work, where: Place) -> Iterator[BlockSummary]:
+def run_blocks(todo: Listing, work: Work, where: Place) -> Iterator[BlockSummary]:
     """Run the stages over a listing; yields the summary of each block once its rows are on disk. On Ray, the error of a
     worker is a JobError; here it is what loading and embedding raise.
     """
@@ -66,10 +67,11 @@ def run_blocks(todo: Todo, work: Work, where: Place) -> Iterator[BlockSummary]:
     if where.pool:
         from jobs.embedding.on_ray import blocks_on_ray  # importing Ray takes a second
 
-        yield from blocks_on_ray(todo.slice(done), work, where.pool)
+        rest = todo.changed(f"FROM {{listing}} WHERE seq >= {FIRST_SEQ + done}") if done else todo
+        yield from blocks_on_ray(rest, work, where.pool)
 
 
-def blocks_here(todo: Todo, work: Work, model_cache: ModelCache) -> Generator[BlockSummary]:
+def blocks_here(todo: Listing, work: Work, model_cache: ModelCache) -> Generator[BlockSummary]:
     """Blocks in the order of the listing, without Ray: child processes decode ahead, and the caller's thread runs the
     forward pass. Raises what loading and embedding raise.
     """

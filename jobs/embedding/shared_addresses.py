@@ -13,46 +13,36 @@ from index.collection.rows import STATE_COLUMNS, is_filtered
 from index.storage.storage import Storage
 from jobs.planning.image_filter import ImageFilter
 from jobs.planning.known_rows import copied_blocks
-from jobs.planning.todo import IN_MEMORY, POSITION, Todo
 from jobs.sources.listing import COPIED, FILE_FACTS, with_columns, with_outcome
+from jobs.sources.stored_listing import Listing
 
 _FACTS: Final = tuple(name for name in STATE_COLUMNS if name not in ("image_id", "uri"))
-_SHARED: Final = "SELECT (SELECT count(uri) FROM {todo}) - (SELECT count(*) FROM first) AS images"
-# A join, as DuckDB keeps all that an IN beside an OR may find in memory.
-_IS_FIRST: Final = f"""
-SELECT uri IS NULL OR first.number IS NOT NULL AS first
-FROM (SELECT {POSITION}, uri FROM {{todo}}) LEFT JOIN first ON first.number = {POSITION}
-ORDER BY {POSITION}
-"""
 _WRITTEN: Final = f"""
-SELECT seq, {", ".join(f"row.{name}" for name in _FACTS)}
-FROM (SELECT {POSITION}, uri FROM {{todo}}) LEFT JOIN addresses USING (uri) LEFT JOIN written AS row USING (seq)
-ORDER BY {POSITION}
+SELECT number, seq, {", ".join(f"row.{name}" for name in _FACTS)}
+FROM (SELECT seq AS number, uri FROM {{todo}}) LEFT JOIN {{c}}.addresses USING (uri)
+LEFT JOIN {{c}}.written AS row USING (seq)
 """
 
 
-def first_of_each_address(todo: Todo, image_filter: ImageFilter) -> tuple[Todo, Todo]:
-    """The images to read, and the others, which share an address with one of these."""
-    nothing = todo.slice(todo.num_rows)
+def first_of_each_address(todo: Listing, image_filter: ImageFilter) -> tuple[Listing, Listing | None]:
+    """The images to read, and the others, if any, which share an address with one of these."""
     if image_filter.measures:  # rows do not store the measures, so each image has to be judged on its own
-        return todo, nothing
-    catalog, rows = Catalog(todo.storage, [], live=False), f"FROM {todo.sql} WHERE uri IS NOT NULL"
-    catalog.group("first", f"min({POSITION}) AS number", rows, "uri", rows=todo.num_rows)
-    [shared] = catalog.table(_SHARED.format(todo=todo.sql))["images"].to_pylist()
-    if not shared:
-        return todo, nothing
-
-    def images(*, first: bool) -> Iterator[pa.Table]:
-        with catalog.query(_IS_FIRST.format(todo=todo.sql), IN_MEMORY) as answers:
-            for listed, answer in todo.beside(answers):
-                yield listed.filter(pc.equal(answer["first"].cast(pa.bool_()), pa.scalar(first)))
-
-    return Todo(images(first=True)), Todo(images(first=False))
+        return todo, None
+    catalog = todo.catalog
+    catalog.group("first", "min(seq) AS seq", f"FROM {todo.view} WHERE uri IS NOT NULL", "uri")
+    catalog.create(f"INSERT INTO first SELECT seq FROM {todo.view} WHERE uri IS NULL")
+    if catalog.table("SELECT count(*) AS images FROM first")["images"][0].as_py() == todo.num_rows:
+        return todo, None
+    first, others = (
+        Listing.of(todo.changed(f"FROM {{listing}} {join} JOIN {catalog.name}.first USING (seq)").tables())
+        for join in ("SEMI", "ANTI")
+    )
+    return first, others
 
 
 def find_copies(
-    todo: Todo, storage: Storage, written: RunRows, image_filter: ImageFilter
-) -> tuple[Iterator[pa.Table], Todo]:
+    todo: Listing, storage: Storage, written: RunRows, image_filter: ImageFilter
+) -> tuple[Iterator[pa.Table], Listing]:
     """Look for the addresses in the rows that have just been written: the rows of the images that get copies; and
     the images without such a row, or with one that the filter left out while it keeps them.
     """
@@ -60,17 +50,16 @@ def find_copies(
     catalog.group("addresses", "uri, min(seq) AS seq", "SELECT uri, seq FROM written", "uri")
 
     def images(*, known: bool) -> Iterator[pa.Table]:
-        with catalog.query(_WRITTEN.format(todo=todo.sql), IN_MEMORY) as answers:
-            for listed, answer in todo.beside(answers):
-                row = pa.Table.from_batches([answer])
-                failed, _ = image_filter.judge(with_outcome(listed, row, FILE_FACTS.names))
-                decided: Any = pc.or_(pc.is_valid(failed), pc.invert(is_filtered(row)))
-                mask = pc.and_(pc.is_valid(row["seq"]), decided)
-                if known:
-                    found = {name: pc.coalesce(listed[name], row[name]) for name in ("modified", "etag")}
-                    copied = image_filter.leave_out(with_columns(listed, found), failed)
-                    yield copied.add_column(0, COPIED, row["seq"]).filter(mask)
-                else:
-                    yield listed.filter(pc.invert(mask))
+        for row, listed in todo.beside(_WRITTEN.format(todo=todo.view, c=catalog.name)):
+            failed, _ = image_filter.judge(with_outcome(listed, row, FILE_FACTS.names))
+            decided: Any = pc.or_(pc.is_valid(failed), pc.invert(is_filtered(row)))
+            mask = pc.and_(pc.is_valid(row["seq"]), decided)
+            if known:
+                found = {name: pc.coalesce(listed[name], row[name]) for name in ("modified", "etag")}
+                copied = image_filter.leave_out(with_columns(listed, found), failed)
+                yield with_columns(copied, {COPIED: row["seq"]}).filter(mask)
+            else:
+                yield listed.filter(pc.invert(mask))
 
-    return copied_blocks(Todo(images(known=True)), catalog, image_filter), Todo(images(known=False))
+    copies, waiting = Listing.of(images(known=True)), Listing.of(images(known=False))
+    return copied_blocks(copies, catalog, image_filter), waiting

@@ -17,9 +17,8 @@ from index.collection.rows import in_memory, is_filtered, metadata_columns
 from jobs.planning import plan_query as sql
 from jobs.planning.decide import NONE_RELISTED, Decisions, PlannedJob, where
 from jobs.planning.plan import Counts, Plan, last_filter
-from jobs.planning.todo import IN_MEMORY
 from jobs.sources.listing import FILE_FACTS, LISTING, REFUSAL, REFUSED_STAGE, with_columns
-from jobs.sources.stored_listing import Listing
+from jobs.sources.stored_listing import ROWS, Listing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,9 +99,8 @@ def _decide(listing: Listing, snapshot: Snapshot, job: PlannedJob, rows: Catalog
     others = {source: Listing.of(_relisted(rows, source, listing)) for source in sources if source != job.source}
     [missing] = rows.rows(sql.MISSING_COUNTS)
     if job.source in sources and missing["missing"] > missing["deleted"]:
-        listed = (images for _, images in listing.beside(f"SELECT seq AS number FROM {listing.view}"))
         first = FIRST_SEQ + listing.num_rows
-        listing = Listing.of(itertools.chain(listed, _relisted(rows, job.source, listing)))
+        listing = Listing.of(itertools.chain(listing.tables(), _relisted(rows, job.source, listing)))
     decisions = [Decisions(listing, snapshot, job, rows, first)]
     for source, relisted in others.items():
         other = replace(job, source=source, image_filter=last_filter(snapshot, source))
@@ -120,7 +118,7 @@ def _relisted(rows: Catalog, source: str, listing: Listing) -> Iterator[pa.Table
     names = [*LISTING.names, *REFUSAL.names, *FILE_FACTS.names, *metadata]
     found = f"""(FROM live_rows WHERE run IN ({sql.numbers(runs)}))
     ANTI JOIN {listing.view} USING (image_id) ANTI JOIN (FROM missing WHERE gone) AS gone USING (seq) ORDER BY seq"""
-    for images in rows.read(pa.schema([schema.field(name) for name in names]), found, IN_MEMORY):
+    for images in rows.read(pa.schema([schema.field(name) for name in names]), found, ROWS):
         refused = pc.or_(pc.equal(images["error_stage"], pa.scalar(REFUSED_STAGE)), is_filtered(images))
         yield with_columns(images, {name: where(refused, images[name]) for name in REFUSAL.names})
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations  # pyarrow's types take arguments in its stubs alone
 
-import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -23,11 +22,9 @@ from jobs.planning import plan_query as sql
 from jobs.planning.content_hashes import content_hashes
 from jobs.planning.image_filter import EVERY_IMAGE, ImageFilter
 from jobs.planning.plan import Plan, next_attempt, unfinished_run
-from jobs.planning.todo import Todo
 from jobs.sources.listing import (
     COPIED,
     FILE_FACTS,
-    REFUSAL,
     Column,
     with_columns,
     with_outcome,
@@ -205,9 +202,6 @@ class Decisions:
         catalog, counts = self._listing.catalog, Counter[str]()
         for row in self.counts:
             counts.update({row["action"]: row["images"], row["why"]: row["images"], "listed": row["images"]})
-        actions = [action for action in ("copy", "refuse", "embed") if counts[action]]
-        every = Todo(itertools.chain.from_iterable(map(self._to_do, actions)))
-        names = [name for name in every.schema.names if name not in (*REFUSAL.names, *FILE_FACTS.names)]
         resumed = None if self._resumed is None else self._rows.runs[self._resumed]
         written = resumed.files if resumed else []
         counting = np.asarray(catalog.table("FROM resumed_files")["file"], np.int64)
@@ -215,10 +209,10 @@ class Decisions:
             source=self._job.source,
             model=self._job.model,
             listed=counts["listed"],
-            todo=every.slice(counts["copy"] + counts["refuse"]).select(name for name in names if name != COPIED),
-            copies=every.slice(0, counts["copy"]).select(names) if counts["copy"] else None,
+            todo=Listing.of(self._to_do("embed") if counts["embed"] else ()),
+            copies=Listing.of(self._to_do("copy")) if counts["copy"] else None,
             catalog=self._rows,
-            refused=every.slice(counts["copy"], counts["copy"] + counts["refuse"]) if counts["refuse"] else None,
+            refused=Listing.of(self._to_do("refuse")) if counts["refuse"] else None,
             filtered=counts["filtered"],
             rejects=catalog.store(sql.REJECTS),
             run=resumed.run if resumed else None,
@@ -228,14 +222,14 @@ class Decisions:
         )
 
     def _to_do(self, action: str) -> Iterator[pa.Table]:
-        """The images that get an action, with the place `COPIED`."""
+        """The images that get an action; copies have the place `COPIED`."""
         for rows, listed in self._with_listing(sql.TO_DO.replace("{action}", action)):
             condition = rows["condition"]
             if condition.null_count < len(condition):
                 facts = {name: where(rows["covered"].cast(pa.bool_()), rows[name]) for name in FILE_FACTS.names}
                 more = {name: rows[name] for name in ("size", "content_hash")}
                 listed = self._job.image_filter.leave_out(with_columns(listed, facts | more), condition)
-            yield listed.add_column(0, COPIED, rows["seq"])
+            yield with_columns(listed, {COPIED: rows["seq"]}) if action == "copy" else listed
 
     def _with_listing(self, text: str) -> Iterator[tuple[pa.Table, pa.Table]]:
         return self._listing.beside(self._filled(text))

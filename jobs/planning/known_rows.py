@@ -19,16 +19,16 @@ from index.collection.live_rows import LiveRows
 from index.collection.rows import EMBEDDING, OUTCOME_COLUMNS, REJECT_COLUMNS, TILES, embedding_type
 from jobs.planning.image_filter import ImageFilter
 from jobs.planning.plan import Plan, write_block
-from jobs.planning.todo import Todo
-from jobs.sources.listing import COPIED, Column, with_columns, with_outcome
+from jobs.sources.listing import COPIED, with_columns, with_outcome
+from jobs.sources.stored_listing import Listing
 
 BLOCK: Final = 4096  # rows per file: 8 MB of vectors of 512 dimensions
 _SORTED: Final = 1 << 17  # rows that are put in order at a time
 
 _STARTS: Final = f"""
-SELECT DISTINCT {COPIED}
-FROM (SELECT {COPIED}, row_number() OVER (ORDER BY {COPIED}) - 1 AS number FROM {{todo}})
-WHERE number % {_SORTED} = 0 ORDER BY {COPIED}
+SELECT DISTINCT copied
+FROM (SELECT {{copied}} AS copied, row_number() OVER (ORDER BY copied) - 1 AS number FROM {{images}})
+WHERE number % {_SORTED} = 0 ORDER BY copied
 """
 
 
@@ -49,24 +49,22 @@ def _known_rows(plan: Plan) -> Iterator[pa.Table]:
     if plan.refused:
         nothing: Any = embedding_type(plan.model.dim)
         for rows in plan.refused.tables(BLOCK):
-            yield rows.drop_columns(COPIED).append_column(EMBEDDING, pa.nulls(rows.num_rows, nothing))
+            yield rows.append_column(EMBEDDING, pa.nulls(rows.num_rows, nothing))
 
 
-def copied_blocks(todo: Todo, catalog: Catalog, image_filter: ImageFilter) -> Iterator[pa.Table]:
-    """Rows of the images of `todo`, with the outcome of the row at their place `COPIED`: about in the order of these,
-    so that few row files are read twice.
+def copied_blocks(images: Listing, catalog: Catalog, image_filter: ImageFilter) -> Iterator[pa.Table]:
+    """Rows of images, with the outcome of the row at their place `COPIED`: about in the order of these, so that few
+    row files are read twice.
     """
-    starts: list[Any] = catalog.table(_STARTS.format(todo=todo.sql))[COPIED].to_pylist()
-    groups, names = [*todo.bounds(COPIED)], todo.schema.names
+    if not images.num_rows:
+        return
+    copied = images.catalog.aliases[COPIED]
+    starts = images.catalog.table(_STARTS.format(copied=copied, images=images.view))["copied"].to_pylist()
     for first, end in pairwise([*starts, 1 << 62]):
-        near = (group.read(todo.storage, names) for group, least, most in groups if least < end and first <= most)
-        listed = pa.concat_tables([each.filter(_between(each[COPIED], first, end)) for each in near]).sort_by(COPIED)
+        near = images.changed(f"FROM {{listing}} WHERE {copied} >= {first} AND {copied} < {end}")
+        listed = pa.concat_tables(near.tables()).sort_by(COPIED)
         for start in range(0, listed.num_rows, BLOCK):
             yield _copied_rows(listed.slice(start, BLOCK), catalog, image_filter)
-
-
-def _between(numbers: Column, first: int, end: int) -> Any:
-    return pc.and_(pc.greater_equal(numbers, pa.scalar(first)), pc.less(numbers, pa.scalar(end)))
 
 
 def _copied_rows(listed: pa.Table, catalog: Catalog, image_filter: ImageFilter) -> pa.Table:
@@ -76,7 +74,7 @@ def _copied_rows(listed: pa.Table, catalog: Catalog, image_filter: ImageFilter) 
     tiles = [TILES] if TILES in known.schema.names else []  # only models with tiles have them
     columns = [*OUTCOME_COLUMNS, *tiles, *REJECT_COLUMNS, *image_filter.exif_columns(known.metadata)]
     rows = with_outcome(listed, known.read([*columns, "size"]).take(again), columns)
-    if "error_reason" in listed.column_names and pc.any(refused := pc.is_valid(listed["error_reason"])).as_py():
+    if pc.any(refused := pc.is_valid(listed["error_reason"])).as_py():
         kept: dict[str, Any] = {name: listed[name] for name in REJECT_COLUMNS}
         kept |= {name: pa.nulls(rows.num_rows, rows[name].type) for name in (EMBEDDING, *tiles)}
         rows = with_columns(rows, {name: pc.if_else(refused, kept[name], rows[name]) for name in kept})

@@ -15,7 +15,7 @@ from index.collection.records import ModelRecord, RowFile, RunSettings, RunStart
 from index.storage.storage import canonical_address
 from index.versions.servable import live_or_last_good_manifest
 from jobs.planning.image_filter import EVERY_IMAGE, ImageFilter
-from jobs.planning.todo import Todo
+from jobs.sources.stored_listing import Listing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,10 +32,10 @@ class Plan:
     source: str
     model: ModelRecord
     listed: int
-    todo: Todo
-    copies: Todo | None = None
+    todo: Listing
+    copies: Listing | None = None
     catalog: Catalog | None = None
-    refused: Todo | None = None
+    refused: Listing | None = None
     rejects: StoredAnswer | None = None
     run: RunStart | None = None
     files: Sequence[RowFile] = ()

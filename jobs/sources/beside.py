@@ -128,7 +128,7 @@ class Pictures:
         for each in uris:
             found = self.named_by(each)
             catalog.create("INSERT INTO named SELECT DISTINCT seq FROM found", found=found)
-        return self.listing.tables(where=f"seq NOT IN (FROM {catalog.name}.named)")
+        return self.listing.changed(f"FROM {{listing}} ANTI JOIN {catalog.name}.named USING (seq)").tables()
 
     def join(self, rows: pa.Table) -> pa.Table:
         """The rows of a list, with the facts of the pictures that they name.

@@ -21,13 +21,16 @@ from jobs.sources.listing import FILE_FACTS, LISTING, REFUSAL, common_schema, wi
 
 ROWS: Final = 1 << 17  # in memory
 _BYTES: Final = 1 << 28
+_STORED: Final = "written"
+"""The view of a listing as its files have it."""
 
 
 class Listing:
     """The images of a source: the rows of a `view` of `catalog`, in the order of `seq`."""
 
-    def __init__(self, catalog: Catalog, view: str = "written") -> None:
+    def __init__(self, catalog: Catalog, view: str = _STORED) -> None:
         self.catalog, self.view = catalog, f"{catalog.name}.{view}"
+        self._is_stored = view == _STORED
 
     @classmethod
     def of(cls, tables: Iterable[pa.Table]) -> Listing:
@@ -60,15 +63,32 @@ class Listing:
         """The same, and why rows are refused, and what is known of their files."""
         return pa.schema([*self.schema, *REFUSAL, *FILE_FACTS])
 
-    def tables(self, names: Sequence[str] | None = None, where: str = "true", **tables: pa.Table) -> Iterator[pa.Table]:
+    def read(self, names: Sequence[str] | None = None, where: str = "true", **tables: pa.Table) -> pa.Table:
         """These columns of the rows that satisfy a condition in SQL, which may name Arrow `tables`; by default, the
         columns of `schema` of all rows.
         """
-        return self.catalog.read(self._schema_of(names), f"{self.view} WHERE {where} ORDER BY seq", ROWS, **tables)
+        schema = self.schema if names is None else pa.schema([self.whole_schema.field(name) for name in names])
+        found = self.catalog.read(schema, f"{self.view} WHERE {where} ORDER BY seq", ROWS, **tables)
+        return pa.concat_tables([schema.empty_table(), *found])
 
-    def read(self, names: Sequence[str] | None = None, where: str = "true", **tables: pa.Table) -> pa.Table:
-        """What `tables` returns, as one."""
-        return pa.concat_tables([self._schema_of(names).empty_table(), *self.tables(names, where, **tables)])
+    def tables(self, rows: int = ROWS) -> Iterator[pa.Table]:
+        """The images, with the columns of `whole_schema`, in tables of `rows` rows each, but for the last."""
+        rest = self.whole_schema.empty_table()
+        for images in self._stored_tables() if self._is_stored else self._changed_tables():
+            rest = pa.concat_tables([rest, images])
+            while rest.num_rows >= rows:
+                yield rest.slice(0, rows)
+                rest = rest.slice(rows)
+        if rest.num_rows:
+            yield rest
+
+    def _stored_tables(self) -> Iterator[pa.Table]:
+        """From the files: DuckDB would sort all rows before the first one comes."""
+        for file, group, *_ in self._row_groups:
+            yield conform(_read(self._folder, file, group), self.whole_schema)
+
+    def _changed_tables(self) -> Iterator[pa.Table]:
+        return (images for _, images in self.beside(f"SELECT seq AS number FROM {self.view}"))
 
     def beside(self, answer: str) -> Iterator[tuple[pa.Table, pa.Table]]:
         """The answer to a query in this catalog, in the order of its `number`, and beside it the images with these
@@ -121,9 +141,6 @@ class Listing:
         if run.here is None:
             raise TypeError("expected the catalog of a ListingWriter")
         return run.here.path
-
-    def _schema_of(self, names: Sequence[str] | None) -> pa.Schema:
-        return self.schema if names is None else pa.schema([self.whole_schema.field(name) for name in names])
 
     def changed(self, select: str) -> Listing:
         """The listing that a query gives, whose columns are those of this one; `{listing}` in it is this one."""

@@ -24,13 +24,13 @@ from index.collection import Collection
 from jobs.cluster.pool import Pool
 from jobs.demo.gallery import Gallery
 from jobs.embedding.model_source import ModelCache
-from jobs.embedding.on_ray import decode_images
+from jobs.embedding.on_ray import decode_images, store_groups
 from jobs.embedding.placement import Place, blocks_here, choose_place
 from jobs.embedding.report import BlockSummary
 from jobs.embedding.stages import CollectionAt, DecodeSettings, Work, fetch_and_decode, stop_decoders
 from jobs.errors import RayStartError, TooManyRejectsError
-from jobs.planning.todo import Todo
 from jobs.sources.listing import listing_table
+from jobs.sources.stored_listing import Listing
 from jobs.spec import Resources
 from tests.support.collections.small_collection import png
 from tests.support.fake_embedder import FakeEmbedder
@@ -82,7 +82,7 @@ class Elsewhere:
     def __init__(self) -> None:
         self.row_counts: list[int] = []
 
-    def __call__(self, todo: Todo, work: Work, _: Pool) -> Iterator[BlockSummary]:
+    def __call__(self, todo: Listing, work: Work, _: Pool) -> Iterator[BlockSummary]:
         self.row_counts.append(todo.num_rows)
         yield from blocks_here(todo, work, ModelCache())
 
@@ -173,14 +173,20 @@ def test_on_ray_a_late_picture_holds_up_only_its_own_batch(tmp_path: Path, monke
     uris = [f"http://{number}.example/a.png" for number in range(20)]
     answer_the_first_last(monkeypatch, uris, ahead=8)
     monkeypatch.setattr("jobs.embedding.on_ray.DECODE_BATCH", 2)
-    todo, crop = Todo([listing_table({"image_id": uris, "uri": uris}, {})]), FakeEmbedder().crop
+    monkeypatch.setattr("jobs.embedding.on_ray._FILE_ROWS", 14)
+    todo, crop = Listing.of([listing_table({"image_id": uris, "uri": uris}, {})]), FakeEmbedder().crop
     collection = Collection.create_or_open(str(tmp_path / "c"))
-    todo.copy_files(collection.storage, "todo")
+    groups, _ = store_groups(todo, 6, collection.storage, "todo")
+    assert [(group.path, group.number) for group in groups] == [
+        ("000000.parquet", 0),
+        ("000000.parquet", 1),
+        ("000001.parquet", 0),
+        ("000001.parquet", 1),
+    ]
     tables = decode_images(
-        pa.Table.from_pylist([asdict(group) for group in todo.groups()]),
+        pa.Table.from_pylist([asdict(group) for group in groups]),
         collection=CollectionAt(str(tmp_path / "c")),
         folder="todo",
-        columns=todo.schema.names,
         settings=DecodeSettings(crop=crop, ahead_bytes=4 * 2 * prod(crop.shape)),
         block_size=10,
     )

@@ -30,8 +30,8 @@ from jobs.embedding.placement import Place
 from jobs.embedding.report import BlockSummary
 from jobs.embedding.stages import DecodeSettings, EmbedBlock, EmbedSettings, Work, drop_fetcher, fetch_and_decode
 from jobs.planning.plan import write_block
-from jobs.planning.todo import Todo
 from jobs.sources.listing import listing_table
+from jobs.sources.stored_listing import Listing
 from tests.support.collections.run_plans import run_plan_of
 from tests.support.collections.small_collection import png
 from tests.support.fake_embedder import FakeEmbedder
@@ -89,7 +89,7 @@ def test_a_late_block_does_not_replace_the_file_that_counts(
     table = fetch_and_decode(listed(str(tmp_path / "a.png")), settings=SETTINGS)
     frozen = []
 
-    def report_both(_: Todo, work: Work, __: Place) -> Iterator[BlockSummary]:
+    def report_both(_: Listing, work: Work, __: Place) -> Iterator[BlockSummary]:
         frozen.append(EmbedBlock(replace(work.embed, load=OtherDevice)))
         for each in (EmbedBlock(work.embed), *frozen):
             yield from each.each([table])
@@ -136,7 +136,7 @@ def test_credentials_reach_the_actors_but_not_rays_logs(
 ) -> None:
     received: list[EmbedSettings] = []
 
-    def receive(_: Todo, work: Work, __: Place) -> Iterator[BlockSummary]:
+    def receive(_: Listing, work: Work, __: Place) -> Iterator[BlockSummary]:
         received.append(work.embed)
         return iter(())
 

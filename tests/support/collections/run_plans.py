@@ -7,7 +7,6 @@ from index.collection.records import ModelRecord
 from jobs.planning.changes import compare
 from jobs.planning.decide import PlannedJob
 from jobs.planning.plan import Plan
-from jobs.planning.todo import Todo
 from jobs.sources.stored_listing import Listing
 
 
@@ -24,6 +23,6 @@ def ids_to_delete(plan: Plan) -> list[str]:
     return [str(row["image_id"]) for row in gone.catalog.rows(f"FROM {gone.sql} ORDER BY seq")] if gone else []
 
 
-def images_to_do(todo: Todo) -> pa.Table:
-    """All images to do."""
-    return pa.concat_tables([todo.schema.empty_table(), *todo.tables()])
+def images_to_do(todo: Listing) -> pa.Table:
+    """All images to do, as they are listed."""
+    return pa.concat_tables([todo.whole_schema.empty_table(), *todo.tables()]).select(todo.schema.names)

@@ -30,7 +30,7 @@ from jobs.embedding.model_source import ModelCache
 from jobs.embedding.placement import blocks_here
 from jobs.embedding.report import BlockSummary, Report
 from jobs.embedding.stages import Work
-from jobs.planning.todo import Todo
+from jobs.sources.stored_listing import Listing
 from jobs.spec import JobSpec, Resources
 from jobs.update import Update
 from jobs.values import DEMO_MODEL
@@ -107,7 +107,7 @@ class Nights:
         embedded: list[str] = []
         self.embedded.append(embedded)
 
-        def blocks(todo: Todo, work: Work, cache: ModelCache) -> Generator[BlockSummary]:
+        def blocks(todo: Listing, work: Work, cache: ModelCache) -> Generator[BlockSummary]:
             def make_rows(table: pa.Table, model: Any) -> pa.Table:
                 if embedded:
                     before_block()
