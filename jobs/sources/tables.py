@@ -30,6 +30,7 @@ from jobs.sources.list_columns import (
 from jobs.sources.listing import (
     LISTING,
     UNNAMED_INDEX,
+    WEB,
     Column,
     Listed,
     Refused,
@@ -229,7 +230,7 @@ class ListReader:
                 raise
             return _left_out(f".{kind} without addresses or pictures")
         # As img2dataset writes them: the web addresses from which the pictures of a tar or folder were downloaded.
-        of_web = pc.all(pc.match_substring_regex(listed.images["uri"], "^https?://")).as_py()
+        of_web = pc.all(pc.match_substring_regex(listed.images["uri"], WEB)).as_py()
         if of_web and str(PurePosixPath(table.name).with_suffix("")) in self.containers:
             return _left_out(f".{kind} with the origins of pictures")
         return self._without_excluded(table, listed) if self.exclusions.has_patterns else listed

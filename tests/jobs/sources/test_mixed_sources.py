@@ -46,7 +46,7 @@ LAYOUTS: list[tuple[dict[str, bytes | str], list[str], dict[str, int]]] = [
     ({"0.jpg": PICTURE, "m.parquet": parquet(image=[b"GIF89a" + bytes(9)], file_name=["x.jpg"])}, ["0.jpg", "m#0"], {}),
     (dict.fromkeys(("a.csv", "b.csv"), "uri\nhttp://h.test/x\n"), ["http://h.test/x", "http://h.test/x#2"], {}),
     # what img2dataset writes: the addresses from which the pictures came
-    ({"0.tar": TAR, "0.parquet": parquet(url=["http://x.test/0"]), "0_stats.json": "{}"},
+    ({"0.tar": TAR, "0.parquet": parquet(url=["http://x.test/0", "HTTPS://x.test/1"]), "0_stats.json": "{}"},
      ["0.tar/0.jpg", "0.tar/1.jpg"], {".parquet with the origins of pictures": 1, ".json": 1}),
     ({"0/1.jpg": PICTURE, "0/1.json": "{}", "0.parquet": parquet(url=["http://x.test/0"])}, ["0/1.jpg"],
      {".parquet with the origins of pictures": 1, ".json": 1}),
