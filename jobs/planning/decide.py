@@ -111,7 +111,7 @@ class Decisions:
         else:
             self._values["stale"] = "coalesce(outcomes.stale, false)"
             outcomes = (self._judged(images, *each) for each in self._with_listing(sql.TO_JUDGE))
-        self._insert("outcomes", "number BIGINT, condition SMALLINT, stale BOOLEAN", outcomes)
+        self._listing.catalog.fill("outcomes", "number BIGINT, condition SMALLINT, stale BOOLEAN", outcomes)
         self._create(sql.JUDGED)
 
     def _judged(self, images: ImageFilter, known: pa.Table, listing: pa.Table) -> pa.Table:
@@ -142,7 +142,7 @@ class Decisions:
         """Find images that seem unchanged, and have other bytes."""
         read = self._read(sql.TO_VERIFY) if self._job.verify_hash else ()
         altered = (each.filter(pc.not_equal(each["known_hash"], each["content_hash"])) for each in read)
-        self._insert("altered", "number BIGINT", (each.select(["number"]) for each in altered))
+        self._listing.catalog.fill("altered", "number BIGINT", (each.select(["number"]) for each in altered))
         self._create(sql.TODO)
 
     def _find_copies(self) -> None:
@@ -160,7 +160,7 @@ class Decisions:
         # If no image is missing, none has moved, and reading all new ones to look for copies costs more than it saves.
         if job.may_delete or counts["stay"] or job.verify_hash:
             found = (each.select(["number", "content_hash"]) for each in self._read(sql.TO_READ))
-            self._insert("found", "number BIGINT, content_hash VARCHAR", found)
+            self._listing.catalog.fill("found", "number BIGINT, content_hash VARCHAR", found)
             self._create(sql.SAME_CONTENT)
         if job.image_filter.conditions:
             self._drop_undecided_copies()
@@ -175,7 +175,9 @@ class Decisions:
             usable = pc.and_(pc.is_null(failed), pc.or_(pc.is_valid(rows["error_reason"]), pa.array(judged)))
             return rows.select(["number"]).filter(pc.invert(usable))
 
-        self._insert("dropped", "number BIGINT", (undecided(*each) for each in self._with_listing(sql.OUTCOMES)))
+        self._listing.catalog.fill(
+            "dropped", "number BIGINT", (undecided(*each) for each in self._with_listing(sql.OUTCOMES))
+        )
         self._create("DELETE FROM copies WHERE number IN (FROM dropped)")
 
     def _read(self, text: str) -> Iterator[pa.Table]:
@@ -236,12 +238,6 @@ class Decisions:
 
     def _row(self, text: str) -> dict[str, Any]:
         return next(self._listing.catalog.rows(self._filled(text)))
-
-    def _insert(self, name: str, columns: str, rows: Iterable[pa.Table]) -> None:
-        """Create a table of rows that come while others are read: DuckDB may write it to disk."""
-        self._create(f"CREATE OR REPLACE TABLE {name} ({columns})")
-        for each in rows:
-            self._create(f"INSERT INTO {name} FROM given", given=each)
 
     def _create(self, text: str, **tables: pa.Table) -> None:
         self._listing.catalog.create(self._filled(text), **tables)

@@ -113,21 +113,17 @@ class Pictures:
         return pa.array(found, TEXT)
 
     def _create_places(self) -> None:
-        self.listing.catalog.create("CREATE TABLE places (seq BIGINT, place VARCHAR)")
-        with self.listing.catalog.query(f"SELECT seq, uri FROM {self.listing.view}") as batches:
-            for batch in batches:
-                found = pa.table({"seq": batch["seq"], "place": self._places(batch["uri"])})
-                self.listing.catalog.create("INSERT INTO places FROM found", found=found)
+        catalog = self.listing.catalog
+        with catalog.query(f"SELECT seq, uri FROM {self.listing.view}") as batches:
+            found = (pa.table({"seq": batch["seq"], "place": self._places(batch["uri"])}) for batch in batches)
+            catalog.fill("places", "seq BIGINT, place VARCHAR", found)
 
     def others(self, uris: Iterable[Column]) -> Iterator[pa.Table]:
         """Listings of the pictures that none of these addresses in lists names."""
         if not self.listing.num_rows:
             return iter(())
         catalog = self.listing.catalog
-        catalog.create("CREATE TABLE named (seq BIGINT)")
-        for each in uris:
-            found = self.named_by(each)
-            catalog.create("INSERT INTO named SELECT DISTINCT seq FROM found", found=found)
+        catalog.fill("named", "seq BIGINT", (self.named_by(each).select(["seq"]) for each in uris))
         return self.listing.changed(f"FROM {{listing}} ANTI JOIN {catalog.name}.named USING (seq)").tables()
 
     def join(self, rows: pa.Table) -> pa.Table:

@@ -285,6 +285,12 @@ class Catalog:
         with self._asked(lambda cursor: cursor.execute(sql).fetchone(), tables) as count:
             return count[0] if count else 0
 
+    def fill(self, name: str, columns: str, rows: Iterable[pa.Table]) -> None:
+        """Create a table of rows that come one part after another: together they may be larger than the memory."""
+        self.create(f"CREATE OR REPLACE TABLE {name} ({columns})")
+        for each in rows:
+            self.create(f"INSERT INTO {name} FROM given", given=each)
+
     def store(self, sql: str, **tables: pa.Table) -> StoredAnswer:
         """The answer to a query, kept in this catalog: it may be larger than the memory."""
         name = f"answer_{next(_numbers)}"
