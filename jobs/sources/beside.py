@@ -41,36 +41,32 @@ def with_captions(
     catalog.group(
         "stems", columns, f"SELECT {_STEM} AS stem, image_id, uri FROM {captions_.view}", "stem", rows=len(texts)
     )
-    catalog.create(_CAPTIONED.format(pictures=pictures.view))
-    catalog.group("used", "text", "SELECT text FROM captioned WHERE text IS NOT NULL", "text")
+    captioned = catalog.store(_CAPTIONED.format(pictures=pictures.view)).sql
+    catalog.group("used", "text", f"SELECT text FROM {captioned} WHERE text IS NOT NULL", "text")
     [used] = catalog.table("SELECT count(*) AS texts FROM used").to_pylist()
     left_out += Counter({".txt": len(texts) - used["texts"]})
-    return _captioned(pictures, notes, left_out) if used["texts"] else pictures.tables()
+    return _captioned(pictures, captioned, notes, left_out) if used["texts"] else pictures.tables()
 
 
 _STEM: Final = r"regexp_replace(image_id, '\.[^./]*$', '')"
 _CAPTIONED: Final = f"""
-CREATE VIEW captioned AS
-SELECT image.*, coalesce(whole.text, stem.text) AS text, coalesce(whole.text_uri, stem.text_uri) AS text_uri
+SELECT seq AS number, coalesce(whole.text, stem.text) AS text, coalesce(whole.text_uri, stem.text_uri) AS text_uri
 FROM {{pictures}} AS image
 LEFT JOIN stems AS whole ON whole.stem = image_id
 LEFT JOIN stems AS stem ON stem.stem = {_STEM}
 """
 
 
-def _captioned(pictures: Listing, notes: dict[str, list[str]], left_out: Counter[str]) -> Iterator[pa.Table]:
-    schema = pictures.schema
-    sql = f"SELECT {pictures.catalog.columns(schema.names)}, text, text_uri FROM captioned ORDER BY seq"
-    with pictures.catalog.query(sql, _CAPTIONS) as batches:
-        for batch in batches:
-            table = pa.Table.from_batches([batch])
-            used = table.group_by(["text", "text_uri"]).aggregate([])
-            used = used.filter(used["text"].is_valid())
-            contents = _read(used, notes)
-            left_out[".txt that cannot be read, or of more than 1 MB"] += contents.count(None)
-            column = pa.array(contents, TEXT).take(pc.index_in(table["text"], value_set=used["text"]))
-            images = conform(table.select(range(len(schema))).rename_columns(schema.names), schema)
-            yield with_columns(images, {"txt": column})
+def _captioned(
+    pictures: Listing, captioned: str, notes: dict[str, list[str]], left_out: Counter[str]
+) -> Iterator[pa.Table]:
+    for texts, images in pictures.beside(f"FROM {captioned}", _CAPTIONS):
+        used = texts.group_by(["text", "text_uri"]).aggregate([])
+        used = used.filter(used["text"].is_valid())
+        contents = _read(used, notes)
+        left_out[".txt that cannot be read, or of more than 1 MB"] += contents.count(None)
+        column = pa.array(contents, TEXT).take(pc.index_in(texts["text"], value_set=used["text"]))
+        yield with_columns(images, {"txt": column})
 
 
 def _read(texts: pa.Table, notes: dict[str, list[str]]) -> list[str | None]:

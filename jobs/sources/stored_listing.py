@@ -90,23 +90,23 @@ class Listing:
     def _changed_tables(self) -> Iterator[pa.Table]:
         return (images for _, images in self.beside(f"SELECT seq AS number FROM {self.view}"))
 
-    def beside(self, answer: str) -> Iterator[tuple[pa.Table, pa.Table]]:
+    def beside(self, answer: str, rows: int = ROWS) -> Iterator[tuple[pa.Table, pa.Table]]:
         """The answer to a query in this catalog, in the order of its `number`, and beside it the images with these
-        `seq`, with the columns of `whole_schema`, in any number of tables.
+        `seq`, with the columns of `whole_schema`, in tables of at most `rows`.
 
         Metadata is read from the files, as DuckDB takes 2,048 rows at a time, whose text may be larger than its memory.
         """
         names = [*LISTING.names, *REFUSAL.names, *FILE_FACTS.names]
         images = f"(SELECT seq, {self.catalog.columns(names)} FROM {self.view}) AS image"
         sql = f"SELECT answer.*, image.* EXCLUDE (seq) FROM ({answer}) AS answer JOIN {images} ON image.seq = number"
-        with self.catalog.query(f"{sql} ORDER BY number", ROWS) as batches:
+        with self.catalog.query(f"{sql} ORDER BY number", rows) as batches:
             for found in (pa.Table.from_batches([batch]) for batch in batches):
                 first, start = found.num_columns - len(names), 0
                 for metadata in self._metadata(np.asarray(found["number"], np.int64)):
-                    rows = found.slice(start, len(metadata))
-                    columns = [*rows.columns[first:], *metadata.columns[1:]]
+                    part = found.slice(start, len(metadata))
+                    columns = [*part.columns[first:], *metadata.columns[1:]]
                     listed = pa.table(columns, names=[*names, *metadata.column_names[1:]])
-                    yield rows.select(range(first)), conform(listed, self.whole_schema)
+                    yield part.select(range(first)), conform(listed, self.whole_schema)
                     start += len(metadata)
 
     def _metadata(self, seqs: Seqs) -> Iterator[pa.Table]:
