@@ -118,9 +118,9 @@ def sort_groups(groups: Iterator[PlannedGroup], folder: Path, catalog: Catalog) 
             )
             writer.write_table(pa.table(dict(zip(types, columns, strict=True)), schema=schema))
     sql = f"SELECT line FROM {parquet([unsorted], 'file_row_number')} ORDER BY size DESC, keep, file_row_number"
-    with catalog.query(sql, _GROUPS) as batches, path.open("w", encoding="utf-8") as lines:
-        for batch in batches:
-            lines.writelines(f"{line}\n" for line in batch["line"].to_pylist())
+    with path.open("w", encoding="utf-8") as lines:
+        for found in catalog.query(sql, _GROUPS):
+            lines.writelines(f"{line}\n" for line in found["line"].to_pylist())
     return GroupFile(path, count), {kind: counts[kind] for kind in KINDS if counts[kind]}
 
 

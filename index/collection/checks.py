@@ -77,10 +77,8 @@ def _merge(collection: Collection, files: list[FileInfo]) -> None:
     checks, catalog = Checks(collection), Catalog(collection.storage, [], live=False)
     newest = catalog.store(f"FROM {checks.sql}").sql
     recent = f"FROM {newest} WHERE checked > (SELECT max(checked) FROM {newest}) - {_FORGET_AFTER}"
-    with catalog.query(recent, _MERGED_ROWS) as batches:
-        for number, batch in enumerate(batches):
-            name = f"{_next_name(files, number)}-merged"
-            write_table(collection.storage, name, pa.Table.from_batches([batch]).cast(CHECK_SCHEMA))
+    for number, part in enumerate(catalog.query(recent, _MERGED_ROWS)):
+        write_table(collection.storage, f"{_next_name(files, number)}-merged", part.cast(CHECK_SCHEMA))
     for entry in files:
         collection.storage.delete(entry.path)
 

@@ -188,9 +188,9 @@ def annotation_values(
         )
         fields += schema
     names, schema = [field.name for field in fields], pa.schema({field.name: field for field in fields}.values())
-    with catalog.query(f"{select} {joins} ORDER BY number", _IN_MEMORY, **tables) as batches:
-        for numbers, *values in (batch.columns for batch in batches):
-            yield numbers_of(numbers), conform(pa.table(dict(zip(names, values, strict=True))), schema)
+    for part in catalog.query(f"{select} {joins} ORDER BY number", _IN_MEMORY, **tables):
+        numbers, *values = part.columns
+        yield numbers_of(numbers), conform(pa.table(dict(zip(names, values, strict=True))), schema)
 
 
 def _vector_columns(model: ModelRecord) -> pa.Schema:

@@ -9,7 +9,6 @@ from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 from rich.console import Console
 
 from embedder.images.limits import ACCEPTED_LIMITS
@@ -42,7 +41,7 @@ from jobs.planning.image_filter import EVERY_IMAGE
 from jobs.planning.plan import Plan, next_attempt, unfinished_run
 from jobs.planning.plan_query import retried
 from jobs.sources.listing import LISTING
-from jobs.sources.stored_listing import ROWS, Listing
+from jobs.sources.stored_listing import Listing
 from jobs.spec import AnnotationSpec, Resources
 from jobs.values import MAX_REJECT_RATE
 
@@ -254,13 +253,11 @@ def _plan(live: LiveRows, log: Snapshot, recipe: Recipe, run: RunStart | None) -
         )
     )
     [counts] = catalog.table("SELECT count(*) AS listed FROM listed").to_pylist()
-    with catalog.query(_TODO.format(columns=_COLUMNS[recipe.needs == "embedding"]), ROWS) as batches:
-        todo = Listing.of(pa.Table.from_batches([batch]) for batch in batches)
     return Plan(
         source=SOURCE,
         model=recipe.record,
         listed=counts["listed"],
-        todo=todo,
+        todo=Listing.of(catalog.query(_TODO.format(columns=_COLUMNS[recipe.needs == "embedding"]))),
         rejects=catalog.store(_REJECTS),
         run=run,
         files=files,

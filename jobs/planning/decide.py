@@ -182,9 +182,8 @@ class Decisions:
 
     def _read(self, text: str) -> Iterator[pa.Table]:
         """The answer to a query of images, with the `content_hash` of each, whose file is read."""
-        with self._listing.catalog.query(text) as batches:
-            for images in map(pa.Table.from_batches, ([batch] for batch in batches)):
-                yield with_columns(images, {"content_hash": content_hashes(images["uri"].to_pylist())})
+        for images in self._listing.catalog.query(text):
+            yield with_columns(images, {"content_hash": content_hashes(images["uri"].to_pylist())})
 
     # The results
 

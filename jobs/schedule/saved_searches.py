@@ -162,14 +162,12 @@ def _undelivered(live: LiveRows, values: LiveRows, numbers: Mapping[str, int]) -
         live=live.sql,
     )
     delivered = pa.table({"search": [*numbers], "run": [*numbers.values()]})
-    with live.catalog.query(sql, _MATCHES, delivered=delivered) as batches:
-        for batch in batches:
-            table = pa.Table.from_batches([batch])
-            images = table.select(range(3, table.num_columns)).rename_columns(columns)
-            rows = conform(images, live.schema_of(columns)).to_pylist()
-            for found, image in zip(table.select(range(3)).to_pylist(), rows, strict=True):
-                match = {"image_id": image.pop("image_id"), "uri": image.pop("uri"), "score": found["score"]}
-                yield found["search"], found["run"], {**match, "metadata": image}
+    for part in live.catalog.query(sql, _MATCHES, delivered=delivered):
+        images = part.select(range(3, part.num_columns)).rename_columns(columns)
+        rows = conform(images, live.schema_of(columns)).to_pylist()
+        for found, image in zip(part.select(range(3)).to_pylist(), rows, strict=True):
+            match = {"image_id": image.pop("image_id"), "uri": image.pop("uri"), "score": found["score"]}
+            yield found["search"], found["run"], {**match, "metadata": image}
 
 
 def _deliver(

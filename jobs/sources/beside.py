@@ -110,9 +110,9 @@ class Pictures:
 
     def _create_places(self) -> None:
         catalog = self.listing.catalog
-        with catalog.query(f"SELECT seq, uri FROM {self.listing.view}") as batches:
-            found = (pa.table({"seq": batch["seq"], "place": self._places(batch["uri"])}) for batch in batches)
-            catalog.fill("places", "seq BIGINT, place VARCHAR", found)
+        parts = catalog.query(f"SELECT seq, uri FROM {self.listing.view}")
+        places = (pa.table({"seq": part["seq"], "place": self._places(part["uri"])}) for part in parts)
+        catalog.fill("places", "seq BIGINT, place VARCHAR", places)
 
     def others(self, uris: Iterable[Column]) -> Iterator[pa.Table]:
         """Listings of the pictures that none of these addresses in lists names."""

@@ -99,15 +99,14 @@ class Listing:
         names = [*LISTING.names, *REFUSAL.names, *FILE_FACTS.names]
         images = f"(SELECT seq, {self.catalog.columns(names)} FROM {self.view}) AS image"
         sql = f"SELECT answer.*, image.* EXCLUDE (seq) FROM ({answer}) AS answer JOIN {images} ON image.seq = number"
-        with self.catalog.query(f"{sql} ORDER BY number", rows) as batches:
-            for found in (pa.Table.from_batches([batch]) for batch in batches):
-                first, start = found.num_columns - len(names), 0
-                for metadata in self._metadata(np.asarray(found["number"], np.int64)):
-                    part = found.slice(start, len(metadata))
-                    columns = [*part.columns[first:], *metadata.columns[1:]]
-                    listed = pa.table(columns, names=[*names, *metadata.column_names[1:]])
-                    yield part.select(range(first)), conform(listed, self.whole_schema)
-                    start += len(metadata)
+        for found in self.catalog.query(f"{sql} ORDER BY number", rows):
+            first, start = found.num_columns - len(names), 0
+            for metadata in self._metadata(np.asarray(found["number"], np.int64)):
+                part = found.slice(start, len(metadata))
+                columns = [*part.columns[first:], *metadata.columns[1:]]
+                listed = pa.table(columns, names=[*names, *metadata.column_names[1:]])
+                yield part.select(range(first)), conform(listed, self.whole_schema)
+                start += len(metadata)
 
     def _metadata(self, seqs: Seqs) -> Iterator[pa.Table]:
         """The metadata of the images at these places, which are ascending, in tables that have a column before it."""

@@ -60,6 +60,7 @@ NO_RUN: Final = "00000000T000000Z-0000"
 _GROUPED: Final = 4_000_000  # rows that are grouped by a text at a time
 _FEW, _SMALL = 100_000, 32 << 20  # rows, and bytes of their files, that are read once
 _ROWS: Final = 4096  # Python objects in memory
+_PART: Final = 1 << 17  # rows of an answer
 _FIXED: Final = tuple(name for name in row_schema(0).names if name != EMBEDDING)
 
 
@@ -205,22 +206,22 @@ class Catalog:
         counts = self.table("SELECT run, count(*) AS rows FROM live_rows GROUP BY run ORDER BY run")
         return {row["run"]: row["rows"] for row in counts.to_pylist()}
 
-    @contextmanager
-    def query(self, sql: str, batch_rows: int = 2**17, /, **tables: pa.Table) -> Iterator[pa.RecordBatchReader]:
-        """The answer to a query, which may name these Arrow `tables`, in batches of at most `batch_rows`."""
-        with self._asked(lambda cursor: cursor.sql(sql).to_arrow_reader(batch_rows), tables) as batches:
-            yield batches
+    def query(self, sql: str, rows: int = _PART, /, **tables: pa.Table) -> Iterator[pa.Table]:
+        """The answer to a query, which may name these Arrow `tables`, in parts of at most so many rows."""
+        with self._asked(lambda cursor: cursor.sql(sql).to_arrow_reader(rows), tables) as batches:
+            for batch in batches:
+                yield pa.Table.from_batches([batch])
 
     def rows(self, sql: str, /, **tables: pa.Table) -> Iterator[dict[str, Any]]:
         """The answer to a query, row by row."""
-        with self.query(sql, _ROWS, **tables) as batches:
-            for batch in batches:
-                yield from batch.to_pylist()
+        for part in self.query(sql, _ROWS, **tables):
+            yield from part.to_pylist()
 
     def table(self, sql: str, **tables: pa.Table) -> pa.Table:
         """The answer to a query."""
-        with self.query(sql, **tables) as batches:
-            return batches.read_all()
+        with self._asked(lambda cursor: cursor.sql(sql).to_arrow_reader(_PART), tables) as batches:
+            found: pa.Table = batches.read_all()
+        return found
 
     def columns(self, names: Sequence[str]) -> str:
         """These columns in SQL, in this order. CollectionError if the types of one have nothing in common."""
@@ -232,9 +233,8 @@ class Catalog:
     def read(self, schema: pa.Schema, source: str, rows: int, /, **tables: pa.Table) -> Iterator[pa.Table]:
         """These columns of the rows `FROM` a source in SQL, in tables of at most `rows`."""
         sql = f"SELECT {self.columns(schema.names)} FROM {source}"
-        with self.query(sql, rows, **tables) as batches:
-            for batch in batches:
-                yield conform(pa.Table.from_batches([batch]).rename_columns(schema.names), schema)
+        for part in self.query(sql, rows, **tables):
+            yield conform(part.rename_columns(schema.names), schema)
 
     def group(
         self, name: str, columns: str, source: str, key: str, *, having: str = "true", rows: int = 0, **tables: pa.Table

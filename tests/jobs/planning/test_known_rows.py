@@ -18,7 +18,8 @@ def test_copies_come_in_the_order_of_the_rows_that_they_copy(monkeypatch: pytest
     monkeypatch.setattr(known_rows, "_copied_rows", lambda listed, *_: listed)
     seqs = np.random.default_rng(1).permutation(140_000)  # more than are put in order at once
     seqs[:70_000].sort()
-    images = listing_table({"image_id": seqs.astype(str), "uri": seqs.astype(str)}, {})
+    names = seqs.astype(str).tolist()
+    images = listing_table({"image_id": names, "uri": names}, {})
     copies, nothing = Listing.of([with_columns(images, {COPIED: pa.array(seqs)})]), Storage.open(str(tmp_path))
     blocks = [*known_rows.copied_blocks(copies, Catalog(nothing, [], live=False), EVERY_IMAGE)]
     copied = pa.concat_tables(blocks)
