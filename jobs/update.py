@@ -19,7 +19,9 @@ from embedder.python_class import what_changed
 from index.collection import writing
 from index.collection.annotations import annotation_log, list_annotations
 from index.collection.collection import Collection, Snapshot
-from index.collection.records import IndexSettings, ModelRecord, RunManifest
+from index.collection.records.index_settings import IndexSettings
+from index.collection.records.model_record import ModelRecord
+from index.collection.records.run_manifest import RunManifest
 from index.collection.rows import metadata_columns
 from index.errors import NotACollectionError, RolledBackError
 from index.matches import SEARCHES

@@ -11,7 +11,7 @@ from index.collection import Collection, layout, writing
 from index.collection.annotations import annotation_logs
 from index.collection.layout import annotation_path, merged_path, run_path, segment_path, version_path
 from index.collection.merged.sets import read_manifest
-from index.collection.records import VersionManifest
+from index.collection.records.version_manifest import VersionManifest
 from index.errors import CollectionError, OvertakenError
 from index.storage.storage import FileInfo
 from index.versions.promotion import list_versions

@@ -19,7 +19,8 @@ from index.collection.annotations import annotation_logs, belongs_to
 from index.collection.collection import Snapshot
 from index.collection.layout import MANIFEST, run_path
 from index.collection.merged.merge import merge_runs
-from index.collection.records import UNKNOWN_MODEL, ModelRecord, RowFile, RunCounts, RunSettings, RunStart
+from index.collection.records.model_record import UNKNOWN_MODEL, ModelRecord
+from index.collection.records.run_manifest import RowFile, RunCounts, RunSettings, RunStart
 from index.collection.rows import EMBEDDING, TEXT, embedding_column
 from index.errors import NotACollectionError
 from index.storage.bucket_address import without_secrets

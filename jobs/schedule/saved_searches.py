@@ -12,17 +12,20 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby, islice
 from operator import itemgetter
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 from urllib.parse import quote
 
 import pyarrow as pa
+from pydantic import Field
 from pydantic_core import to_json
 
 from index.collection import Collection
 from index.collection.annotations import annotation_log
 from index.collection.layout import DELIVERED
 from index.collection.live_rows import LiveRows
-from index.collection.records import Delivered, RunManifest
+from index.collection.records.bounds import Name, RunId
+from index.collection.records.record import Record
+from index.collection.records.run_manifest import RunManifest
 from index.collection.rows import conform
 from index.errors import CollectionError
 from index.matches import SEARCHES
@@ -41,6 +44,13 @@ Found: TypeAlias = tuple[str, int, dict[str, Any]]
 
 _MATCHES: Final = 1_000
 """Of a call."""
+
+
+class Delivered(Record):
+    """`delivered.json`: of each saved search, the run up to which its matches have been delivered."""
+
+    format: Literal[1] = 1
+    runs: dict[Name, RunId] = Field(default_factory=dict)
 
 
 def run_searches(

@@ -25,7 +25,7 @@ from index.collection.merged.sets import (
     MergedSet,
     read_manifest,
 )
-from index.collection.records import RowFile, RunManifest
+from index.collection.records.run_manifest import RowFile, RunManifest
 from index.collection.row_files import copies_here, open_rows, valid
 from index.collection.rows import in_parts
 from index.storage import Storage

@@ -8,9 +8,10 @@ from typing import Annotated, Final, Literal, TypeVar
 
 from pydantic import Field
 
-from index.collection.bounds import Time
 from index.collection.layout import MANIFEST, MERGED, merged_path
-from index.collection.records import OtherFormatError, Record, RowFile, RunManifest
+from index.collection.records.bounds import Time
+from index.collection.records.record import OtherFormatError, Record
+from index.collection.records.run_manifest import RowFile, RunManifest
 from index.collection.row_files import damaged_run, map_small
 from index.storage import Storage
 

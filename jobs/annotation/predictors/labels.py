@@ -11,7 +11,8 @@ import numpy.typing as npt
 
 from index.arrays import Vectors
 from index.collection.live_rows import LiveRows
-from index.collection.records import Learned, ModelRecord
+from index.collection.records.learned import Learned
+from index.collection.records.model_record import ModelRecord
 from jobs.annotation.predictor import Batch, Columns, Recipe
 from jobs.embedding.model_source import load_recorded
 from jobs.indexing.query_texts import sample_vectors

@@ -18,7 +18,8 @@ from index.collection import Collection
 from index.collection.annotations import annotation_log
 from index.collection.layout import QUERY_VECTORS
 from index.collection.live_rows import LiveRows
-from index.collection.records import Learned, ModelRecord
+from index.collection.records.learned import Learned
+from index.collection.records.model_record import ModelRecord
 from index.matches import SEARCHES
 from jobs.errors import UsageError
 from jobs.indexing.query_texts import stored_vectors

@@ -14,7 +14,7 @@ from index.arrays import Ids, Vectors, least_score, rounded
 from index.collection import Collection
 from index.collection.annotations import PRUNE, SELECT, belongs_to, kind_of, list_annotations, rows_with_values
 from index.collection.live_rows import LiveRows, annotation_values
-from index.collection.records import ModelRecord
+from index.collection.records.model_record import ModelRecord
 from index.collection.rows import filterable, number_array, row_schema, text_array
 from index.errors import FilterError
 from index.filters.filter import Filter, named_columns

@@ -19,7 +19,7 @@ from index.builder.build_index import build_index
 from index.collection import Collection, writing
 from index.collection.annotations import list_annotations
 from index.collection.layout import VECTORS
-from index.collection.records import IndexSettings
+from index.collection.records.index_settings import IndexSettings
 from index.search import Searcher
 from index.search.shard import version_schema
 from index.versions.promotion import rollback

@@ -21,7 +21,7 @@ from index.collection.catalog.catalog import Catalog, RunRows
 from index.collection.merged import merge
 from index.collection.merged.merge import merge_runs
 from index.collection.merged.sets import MergedRun, read_manifest
-from index.collection.records import RunManifest
+from index.collection.records.run_manifest import RunManifest
 from index.collection.rows import JSON
 from index.errors import DamagedRunError, LeaseLostError
 from index.versions.prune import ABANDONED_AFTER, prune
