@@ -12,6 +12,7 @@ from typing import Literal
 from rich.console import Console
 from rich.markup import escape
 
+from embedder.fetch.uris import FRAME_MARK
 from embedder.images.exif import EXIF_VERSION
 from embedder.images.formats import IMAGE_EXTENSIONS
 from embedder.protocol import Embedder
@@ -46,7 +47,7 @@ from jobs.planning.recent_changes import leave_out_recent
 from jobs.search_spec import SearchSpec
 from jobs.sources.files import require_source_exists, source_address
 from jobs.sources.list_images import left_out_warning, list_images
-from jobs.sources.list_videos import FRAME_MARK, Frames, frames_of
+from jobs.sources.list_videos import Frames, frames_of
 from jobs.sources.listing import UNREADABLE, WEB
 from jobs.sources.stored_listing import Listing
 from jobs.spec import JobSpec
