@@ -69,14 +69,14 @@ def run_searches(
     if before and new:  # what is there already is not new to them, even if this is killed
         delivered |= dict.fromkeys(new, before[-1].run_id)
         _write_delivered(log, delivered)
-    vectors, broken = embed_queries(searches, collection, live, model, load)
-    broken |= broken_filters(searches, collection, live, stale or {})
+    queries = embed_queries(searches, collection, live, model, load)
+    broken = queries.broken | broken_filters(searches, collection, live, stale or {})
     report.problems += broken.values()
     searches = [each for each in searches if each.name not in broken]
     if not searches:
         return
-    remember(collection, vectors)
-    recipe = searches_recipe(searches, vectors, collection, live, model)
+    remember(collection, queries.vectors)
+    recipe = searches_recipe(searches, queries, collection, live)
     job.annotate(SEARCHES, recipe, live)
     publish(collection, job.console, said=report.notes)
     if not (runs := log.runs()):

@@ -346,7 +346,7 @@ def test_a_search_that_will_not_work_is_known_before_the_night(
     fine = {"name": "fine", "image_id": "x", "filter": {"shade_contrast": 1}}
     searches = [{"min_score": 0.5, **each} for each in (fine, {"name": "a", **fields})]
     job = JobSpec.model_validate({"source": "s", "collection": "c", "annotations": annotations, "searches": searches})
-    broken = check_searches(job, collection, listing, MODEL, lambda _: Wordless())
+    broken = check_searches(job, collection, listing, MODEL, lambda _: Wordless()).broken
     assert broken.keys() == {"a"}
     assert re.match(message, broken["a"])
 
