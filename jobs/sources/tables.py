@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from embedder.fetch.uris import cell_uri
 from index.collection.rows import TEXT
 from jobs.errors import NotAListError, SourceError
 from jobs.exclusions import EXCLUDED, Exclusions
@@ -130,7 +131,7 @@ class TableReader:
         of a picture in the source names it, like the row of a list.
         """
         numbers: Column = pa.array([f"{self.file.name}#{i}" for i in range(rows)], TEXT)
-        uris: Column = pa.array([f"{self.file.uri}#row={i}&column={column}" for i in range(rows)], TEXT)
+        uris: Column = pa.array([cell_uri(self.file.uri, i, column) for i in range(rows)], TEXT)
         modified: Column = pa.array([self.file.modified] * rows, LISTING.field("modified").type)
         if paths is not None:
             paths = absolute_uris(self.file, paths)
