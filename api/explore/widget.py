@@ -11,8 +11,9 @@ import anywidget
 import traitlets
 
 from api.client.query import Example, Search
-from api.errors import ApiError, InvalidRequest
+from api.errors import ApiError
 from api.explore.neighbours import Neighbours
+from api.problems import InvalidRequest
 from api.search.page import naming_option
 from embedder.errors import EmbedderError
 from index.errors import CollectionError

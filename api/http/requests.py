@@ -19,8 +19,8 @@ from pydantic_core import CoreSchema, ErrorDetails, core_schema
 from typing_extensions import TypedDict
 
 from api.documents import MAX_BATCH, SOURCE_FIELDS
-from api.errors import abbreviate, invalid_fields
-from api.http.problem_documents import MAX_ERRORS, field_error, wrong_document
+from api.http.problem_responses import MAX_ERRORS, field_error, wrong_document
+from api.problems import abbreviate, invalid_fields
 from api.search.query import QueryOptions, Weighted
 from index.collection.bounds import VersionName
 from index.filters.plain import parse_strictly

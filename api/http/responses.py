@@ -22,7 +22,7 @@ from api.documents import (
     VersionOut,
     json_bytes,
 )
-from api.errors import invalid
+from api.problems import invalid
 from api.search.query import QueryOptions, SearchResult
 from api.settings import RequestLimits
 from embedder.identity import ModelIdentity

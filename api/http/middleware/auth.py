@@ -8,11 +8,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from api.access.caller_addresses import caller_id, host_name, is_loopback
 from api.access.keys import KeyRing, KeyScope, StoredKey
-from api.errors import Forbidden, Unauthorized, abbreviate
 from api.http.middleware.admission import PROBE_PATHS, route_path
 from api.http.middleware.every_request import COLLECTION, HAS_PREFIX
 from api.http.middleware.rate_limit import RateLimit
 from api.observe.log import current_record
+from api.problems import Forbidden, Unauthorized, abbreviate
 from api.settings import Access
 
 # Besides the pages, paths that need no key.

@@ -11,15 +11,15 @@ from fastapi.responses import RedirectResponse, Response
 from starlette.datastructures import URL
 
 from api.documents import CollectionOut, CollectionsOut, CollectionsSearchResponse
-from api.errors import BODY_PROBLEMS, SEARCH_PROBLEMS, CollectionNotFound, Problem, TextNotSupported, invalid
 from api.http.merged_answers import document, have_one_model
 from api.http.middleware.auth import KEY, require_collection
 from api.http.openapi import COLLECTIONS_BODY
-from api.http.problem_documents import problem_docs
+from api.http.problem_responses import problem_docs
 from api.http.query_runner import QueryRunner, all_of
 from api.http.requests import COLLECTIONS_SEARCH
 from api.http.responses import json_response, model_out
 from api.observe.log import Stopwatch
+from api.problems import BODY_PROBLEMS, SEARCH_PROBLEMS, CollectionNotFound, Problem, TextNotSupported, invalid
 from api.search.engine import Engine
 from api.search.page import editions_of
 from api.search.query import Query, options_in

@@ -9,8 +9,8 @@ import jsonschema
 import pytest
 from fastapi.testclient import TestClient
 
-from api.errors import abbreviate
 from api.http.app import create_app
+from api.problems import abbreviate
 from embedder.fetch.fetcher import Fetcher, FetchPolicy
 from index.search import Searcher
 from tests.support.collections.small_collection import PLAIN, fake_service
