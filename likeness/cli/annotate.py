@@ -18,6 +18,7 @@ _LABEL = (
     'A text such as "a dog"; may be repeated. Each image, or with --clusters each cluster, gets the nearest. '
     "With --head, the name of one of its outputs, in their order."
 )
+_MATCH_FLAGS = {"k": "-k"}
 _SELECTION = ("jobs.curation.spec", "SelectSpec")
 _SELECTION_FLAGS = {"n": "-n", "continue_": "--continue"}
 
@@ -48,7 +49,7 @@ def annotate(
 
 @with_fields(
     Fields(*_ANNOTATION, "name", default=None),
-    Fields(*_ANNOTATION, "k", flag="-k"),
+    Fields(*_ANNOTATION, "k", flags=_MATCH_FLAGS),
     Fields(*_JOB, "max_reject_rate max_missing embedder"),
     Fields(*_RESOURCES, "on address"),
 )
@@ -82,7 +83,7 @@ def match(
     if not (name := options["name"] or (source and "match")):
         raise UsageError(f"--name is missing: expected a name for the columns that {collection} gets, such as seen")
     on = options["on"] or ("ray" if options["address"] else None)
-    _annotate(collection, {**options, "name": name, "match": other, "on": on}, {"k": "-k"}, publish=source is None)
+    _annotate(collection, {**options, "name": name, "match": other, "on": on}, _MATCH_FLAGS, publish=source is None)
     if to is not None:
         from jobs.annotation.predictors.match import write_pairs
 
@@ -149,11 +150,7 @@ def _annotate(collection: str, options: dict[str, Any], flags: dict[str, str], *
     )
 
 
-@with_fields(
-    Fields(*_SELECTION, "n", flag="-n"),
-    Fields(*_SELECTION, "prune name diverse typical balance filter"),
-    Fields(*_SELECTION, "continue_", flag="--continue"),
-)
+@with_fields(Fields(*_SELECTION, flags=_SELECTION_FLAGS))
 def select(collection: CollectionArgument, **options: Any) -> None:
     """Choose images that represent a collection, or one of each group of near-equal images, and write the choice as
     columns.

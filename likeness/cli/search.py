@@ -36,7 +36,7 @@ _FLAGS: Final = {"k": "-k"}
 
 
 @with_fields(
-    Fields(*_QUERY, "k", flag=_FLAGS["k"]),
+    Fields(*_QUERY, "k", flags=_FLAGS),
     Fields(*_QUERY, but="k allow_partial"),
     Fields("api.settings", "ServeSettings", "model"),
     Fields("jobs.spec", "JobSpec", "embedder"),
