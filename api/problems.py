@@ -124,8 +124,8 @@ class InvalidRequest(Problem, slug="invalid-request", status=422, title="The req
     """see `errors`: field, what was expected, and what was sent"""
 
     example: ClassVar[Mapping[str, Any]] = {
-        "detail": "k: expected a whole number from 1 to 1000, got 0",
-        "errors": [{"field": "k", "expected": "a whole number from 1 to 1000", "got": "0"}],
+        "detail": "k: expected a whole number from 1 to 1,000, got 0",
+        "errors": [{"field": "k", "expected": "a whole number from 1 to 1,000", "got": "0"}],
     }
 
 

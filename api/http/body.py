@@ -33,7 +33,7 @@ from api.search.page import naming_option
 from api.search.query import Part, Query, fields_in, options_in
 from api.settings import RequestLimits
 from index.filters.plain import parse_strictly
-from index.search_options import DEFAULT_K
+from index.search_options import checked_k
 
 T = TypeVar("T")
 
@@ -163,10 +163,8 @@ class BodyReader:
 
     def _query(self, parts: tuple[Part, ...], fields: Mapping[str, Any]) -> Query:
         options = options_in(fields)
-        k = DEFAULT_K if (k := options.get("k")) is None else k
-        if not 1 <= k <= self._limits.max_k:
-            raise invalid("k", f"a whole number from 1 to {self._limits.max_k}", k)
         with naming_option():
+            checked_k(options.get("k"), self._limits.max_k)
             return Query(parts=parts, options=options)
 
     def _parts(self, source: Mapping[str, Any]) -> tuple[Part, ...]:

@@ -18,7 +18,17 @@ from embedder.identity import ModelIdentity
 from index.errors import OptionError
 from index.matches import MATCH_COLUMNS, Match
 from index.queries import QueryKind, Source, kind_of
-from index.search_options import DEFAULT_K, MAX_K, OF_VECTORS, Place, QueryLimits, SearchOptions, checked_number, is_set
+from index.search_options import (
+    DEFAULT_K,
+    MAX_K,
+    OF_VECTORS,
+    Place,
+    QueryLimits,
+    SearchOptions,
+    checked_k,
+    checked_number,
+    is_set,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -217,7 +227,7 @@ class Query:
 
     @property
     def k(self) -> int:
-        return DEFAULT_K if (k := self.options.get("k")) is None else int(k)
+        return checked_k(self.options.get("k"))
 
     @property
     def offset(self) -> int:

@@ -39,7 +39,7 @@ COLUMNS = (
 )
 NO_JSON = 'filter: expected JSON text such as {"label": "cat"} '
 FRACTIONS = "crop: expected [x, y, width, height] as fractions of the picture, from 0 to 1 and within its edges, got "
-K = "k: expected a whole number from 1 to 1000"
+K = "k: expected a whole number from 1 to 1,000"
 
 
 @pytest.fixture(scope="module")
