@@ -74,7 +74,7 @@ class SearchOptions(TypedDict, total=False):
         PlainValidator(duplicate_cosine),
         WithJsonSchema({"anyOf": [{"type": "number", "minimum": -1, "maximum": 1}, {"type": "boolean"}]}),
         Field(
-            description=f"return only the best of images with this cosine or more between them; true means {DISTINCT}"
+            description=f"return only the best of images with this cosine or more between them; true means {DISTINCT}",
         ),
     ]
     diversity: Annotated[
@@ -123,6 +123,21 @@ class SearchOptions(TypedDict, total=False):
 
 OF_VECTORS: Final = ("min_score", "distinct", "diversity")
 """Options that are about vectors and their scores: they need a query that has some."""
+
+
+def sort_of(option: str) -> tuple[str, bool]:
+    """The column of an option `sort`, and whether it is descending."""
+    return option.removeprefix("-"), option.startswith("-")
+
+
+def columns_by_option(options: SearchOptions) -> dict[str, Sequence[str]]:
+    """The columns, or `score`, to sort, group and count by."""
+    sort, group_by = options.get("sort"), options.get("group_by")
+    return {
+        "sort": [] if sort is None else [sort_of(sort)[0]],
+        "group_by": [] if group_by is None else [group_by],
+        "facets": options.get("facets") or [],
+    }
 
 
 def is_set(options: Mapping[str, Any], name: str) -> bool:

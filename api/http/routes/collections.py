@@ -25,7 +25,7 @@ from api.search.page import editions_of
 from api.search.query import Query, options_in
 from api.search.service import Answered, SearchService, Vector, require_found
 from index.collection.records import VersionManifest
-from index.search_options import MAX_K, Place, is_set
+from index.search_options import MAX_K, Place, columns_by_option, is_set
 
 T = TypeVar("T")
 
@@ -167,9 +167,8 @@ def _require_mergeable(query: Query, engines: Mapping[str, Engine]) -> None:
         if part.vector is not None:
             expected = "a picture or words, because a vector is of one model, and these collections have several"
             raise invalid(part.field_path.format("embedding"), expected, f"{len(part.vector)} numbers")
-    named = [("sort", (options.get("sort") or "").removeprefix("-")), ("group_by", options.get("group_by"))]
-    for option, name in [*named, *(("facets", each) for each in options.get("facets") or ())]:
-        types = {engine.searcher.filterable.get(name or "") for engine in engines.values()} - {None}
+    for option, name in ((option, name) for option, names in columns_by_option(options).items() for name in names):
+        types = {engine.searcher.filterable.get(name) for engine in engines.values()} - {None}
         if len({_family(each or "") for each in types}) > 1:
             raise invalid(option, "a column that has the same type in all collections", name)
 
