@@ -75,6 +75,7 @@ class SearchOptions(TypedDict, total=False):
         WithJsonSchema({"anyOf": [{"type": "number", "minimum": -1, "maximum": 1}, {"type": "boolean"}]}),
         Field(
             description=f"return only the best of images with this cosine or more between them; true means {DISTINCT}",
+            examples=[True, DISTINCT],
         ),
     ]
     diversity: Annotated[
