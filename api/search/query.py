@@ -33,15 +33,6 @@ from index.search_options import (
 if TYPE_CHECKING:
     import pandas as pd
 
-UNLIKE_WEIGHT: Final = 0.3
-"""Default weight of an image to be unlike, if one to be like weighs 1. Searching for one drawn picture and against one
-of another shape, 94% of first matches have the right shape; 95% without the latter, and 67% if it weighs 1.
-"""
-FITTING_PERCENTILE: Final = 99.995
-"""Default minimum percentile of a match that fits its words. In the demo collection 99% of 200 captions find what they
-describe, and 97% of 200 for a shape, a colour or a subject that no image has find nothing.
-"""
-
 NOT_OF_WORDS: Final = (*OF_VECTORS, "min_percentile")
 """A search for words alone takes none of these."""
 _ONE_LIST: Final = (*NOT_OF_WORDS, "sort", "group_by")
