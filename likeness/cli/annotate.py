@@ -13,7 +13,8 @@ from likeness.cli.options import CollectionArgument, console, error_console, job
 if TYPE_CHECKING:
     from index.collection import Collection
 
-_JOB, _RESOURCES, _ANNOTATION = (("jobs.spec", name) for name in ("JobSpec", "Resources", "AnnotationSpec"))
+_JOB, _RESOURCES = (("jobs.spec", name) for name in ("JobSpec", "Resources"))
+_ANNOTATION = ("jobs.annotation_spec", "AnnotationSpec")
 _LABEL = (
     'A text such as "a dog"; may be repeated. Each image, or with --clusters each cluster, gets the nearest. '
     "With --head, the name of one of its outputs, in their order."
@@ -128,7 +129,8 @@ def _annotate(collection: str, options: dict[str, Any], flags: dict[str, str], *
     """Bring the annotation that the options describe up to date, and the index too unless it is not to `publish` it."""
     from index.collection import writing
     from jobs.annotation.annotate import Annotate
-    from jobs.spec import AnnotationSpec, Resources
+    from jobs.annotation_spec import AnnotationSpec
+    from jobs.spec import Resources
 
     spec = model_of(AnnotationSpec, options, flags)
     job = Annotate(

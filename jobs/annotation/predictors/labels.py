@@ -13,9 +13,9 @@ from index.arrays import Vectors
 from index.collection.live_rows import LiveRows
 from index.collection.records import Learned, ModelRecord
 from jobs.annotation.predictor import Batch, Columns, Recipe
+from jobs.annotation_spec import NO_LABEL, AnnotationSpec
 from jobs.embedding.model_source import load_recorded
 from jobs.indexing.query_texts import sample_vectors
-from jobs.spec import NO_LABEL, AnnotationSpec
 from jobs.values import fingerprint_of
 
 _UNRELATED = (

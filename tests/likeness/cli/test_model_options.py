@@ -10,8 +10,9 @@ import typer
 from api.search.query import QueryOptions
 from api.settings import ServeSettings
 from index.filters.operators import OPERATORS
+from jobs.annotation_spec import AnnotationSpec
 from jobs.curation.spec import SelectSpec
-from jobs.spec import AnnotationSpec, IndexBudget, JobSpec, Resources, Retention
+from jobs.spec import IndexBudget, JobSpec, Resources, Retention
 from likeness.cli.app import app
 from likeness.cli.model_options import declared_fields, has_fields, with_all_options
 
