@@ -46,10 +46,11 @@ from jobs.annotation.predictor import Batch, Columns, Recipe
 from jobs.annotation.predictors.labels import Labels
 from jobs.annotation.publish import publish
 from jobs.annotation.recipes import recipe_of
+from jobs.annotation_spec import AnnotationSpec
 from jobs.demo.drawing import SHAPES
 from jobs.embedding.model_source import model_record
 from jobs.exchange.import_vectors import VectorImport
-from jobs.spec import AnnotationSpec, Resources
+from jobs.spec import Resources
 from jobs.values import DEMO_MODEL
 
 LABELS = 100

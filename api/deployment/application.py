@@ -146,15 +146,12 @@ def _absolute(settings: ServeSettings) -> ServeSettings:
     model = settings.model
     if model is not None and Path(model).is_dir():
         model = str(Path(model).resolve())
-    # With links: Kubernetes mounts a secret as links to a folder, which each pod names differently and updates move.
-    keys_file = settings.keys_file and str(Path(settings.keys_file).absolute())
     # Addresses, not locations, which omit the credentials that replicas need.
     first, *others = (
         collection.storage.address if name == collection.name else f"{name}={collection.storage.address}"
         for name, collection in collections.items()
     )
-    addresses = {"collection": first, "more_collections": tuple(others)}
-    return settings.model_copy(update={**addresses, "model": model, "keys_file": keys_file})
+    return settings.model_copy(update={"collection": first, "more_collections": tuple(others), "model": model})
 
 
 def shard_application(settings: ServeSettings, number: int, memory: int) -> serve.Application:

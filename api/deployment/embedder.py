@@ -16,8 +16,8 @@ from ray.serve.handle import DeploymentHandle
 from api.build_service import first_model, served_collections
 from api.deployment.replica_cache import ReplicaCache
 from api.deployment.replica_calls import answer, cancel, replica_errors
-from api.errors import EmbedderUnavailable
 from api.observe.log import configure_logs
+from api.problems import EmbedderUnavailable
 from api.search.batcher import ContentKey, EmbeddingCache, QueryBatcher
 from api.search.engine import EXPECTED_ERRORS, Batchers, LoadModel
 from api.settings import ServeSettings

@@ -11,7 +11,8 @@ from typing import Final, Self, TypeVar
 
 from anyio import CapacityLimiter, to_thread
 
-from api.errors import ApiError, CollectionNotFound, CollectionUnavailable, Problem, abbreviate
+from api.errors import ApiError
+from api.problems import CollectionNotFound, CollectionUnavailable, Problem, abbreviate
 from api.search.engine import EXPECTED_ERRORS, Batchers
 from api.search.service import SearchService
 from embedder.images.decoder_pool import DecodePool

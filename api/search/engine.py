@@ -12,7 +12,8 @@ from weakref import WeakValueDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from api.errors import ApiError, OtherModelError, VersionGone, abbreviate
+from api.errors import ApiError, OtherModelError
+from api.problems import VersionGone, abbreviate
 from api.search.batcher import ContentKey, EmbeddingCache, QueryBatcher
 from embedder.errors import EmbedderError, Rejected, UnsupportedInputError
 from embedder.images import CropSpec

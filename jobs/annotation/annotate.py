@@ -32,6 +32,7 @@ from index.versions.servable import collection_model
 from jobs.annotation.predictor import EMBEDDED_HASH, Recipe, annotated_rows, require_one_type
 from jobs.annotation.publish import SOURCE, publish, require_name_available, require_same_kind
 from jobs.annotation.recipes import recipe_of
+from jobs.annotation_spec import AnnotationSpec
 from jobs.embedding.commit import WrittenRun, commit
 from jobs.embedding.model_source import ModelCache
 from jobs.embedding.pipeline import add_blocks, embed_settings, report_bar, write
@@ -44,7 +45,7 @@ from jobs.planning.plan import Plan, next_attempt, unfinished_run
 from jobs.planning.plan_query import retried
 from jobs.sources.listing import LISTING
 from jobs.sources.stored_listing import Listing
-from jobs.spec import AnnotationSpec, Resources
+from jobs.spec import Resources
 from jobs.values import MAX_REJECT_RATE
 
 _VECTOR_BLOCK = 16_384  # rows; with 512 dimensions, 32 MB of vectors

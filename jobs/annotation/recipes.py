@@ -19,8 +19,9 @@ from jobs.annotation.predictors.examples import examples_recipe
 from jobs.annotation.predictors.heads import head_recipe
 from jobs.annotation.predictors.labels import labels_recipe, text_embedding
 from jobs.annotation.predictors.ocr import ocr_recipe
+from jobs.annotation_spec import AnnotationSpec
 from jobs.errors import UsageError
-from jobs.spec import AnnotationSpec, Resources
+from jobs.spec import Resources
 
 _QUALITY = "jobs.annotation.predictors.quality:Quality"
 

@@ -15,9 +15,9 @@ from index.collection.live_rows import LiveRows
 from index.collection.records.learned import Learned
 from index.collection.records.model_record import ModelRecord
 from jobs.annotation.predictor import Batch, Columns, Recipe
+from jobs.annotation_spec import NO_LABEL, AnnotationSpec
 from jobs.embedding.model_source import load_recorded
 from jobs.indexing.query_texts import sample_vectors
-from jobs.spec import NO_LABEL, AnnotationSpec
 from jobs.values import fingerprint_of
 
 _VERSION = 2

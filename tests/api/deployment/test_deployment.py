@@ -23,9 +23,10 @@ from api.build_service import build_service
 from api.deployment.application import application, run, serve_app
 from api.deployment.ingress import APP_NAME, IngressReplica
 from api.deployment.proxy import environment
-from api.errors import DeployError, KeysError, ListenError, OtherModelError, Problem
+from api.errors import DeployError, KeysError, ListenError, OtherModelError
 from api.http.app import create_app
 from api.local import run_local, running
+from api.problems import Problem
 from api.search.engine import LoadModel
 from api.search.query import Part, Query, SearchResult
 from api.search.service import SearchService

@@ -15,7 +15,8 @@ from ray.serve.exceptions import RequestCancelledError
 
 from api.deployment.embedder import EmbedderReplica, RemoteEmbedder
 from api.deployment.replica_cache import ReplicaCache
-from api.errors import EmbedderUnavailable, OtherModelError
+from api.errors import OtherModelError
+from api.problems import EmbedderUnavailable
 from api.search.engine import LoadModel
 from api.settings import ServeSettings
 from benchmarks.common.waiting import eventually

@@ -30,8 +30,9 @@ from jobs.annotation.annotate import Annotate
 from jobs.annotation.predictor import Batch, Columns, Recipe
 from jobs.annotation.predictors.labels import Embed, Labels, labels_recipe
 from jobs.annotation.publish import drop
+from jobs.annotation_spec import NO_LABEL, AnnotationSpec
 from jobs.errors import JobError, TooManyRejectsError, UsageError
-from jobs.spec import NO_LABEL, AnnotationSpec, JobSpec
+from jobs.spec import JobSpec
 from tests.support.collections.hand_made import (
     add_run,
     add_version,
