@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from embedder.images.exif import EXIF_VERSION
-from index.collection.catalog.catalog import Catalog, StoredAnswer
+from index.collection.catalog.catalog import Catalog
+from index.collection.catalog.workspace import StoredAnswer
 from index.collection.collection import Collection, Snapshot
 from index.collection.records import ModelRecord, RowFile, RunSettings, RunStart
 from index.storage.storage import canonical_address
