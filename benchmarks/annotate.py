@@ -38,7 +38,7 @@ from index.builder.build_index import build_index
 from index.collection import Collection, writing
 from index.collection.annotations import annotation_log
 from index.collection.layout import VECTORS
-from index.collection.records import ModelRecord
+from index.collection.records.model_record import ModelRecord
 from index.collection.rows import EMBEDDING, embedding_type, vectors_of
 from index.search import Searcher
 from jobs.annotation.annotate import Annotate

@@ -23,7 +23,7 @@ from api.settings import Replicas, ServeSettings, server_url
 from embedder.openmp import OPENMP_ENVIRONMENT
 from embedder.protocol import Embedder
 from embedder.python_class import append_to_path
-from index.collection.records import ModelRecord
+from index.collection.records.model_record import ModelRecord
 from index.search.searcher import no_index
 from index.storage.bucket_address import without_secrets
 

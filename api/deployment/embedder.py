@@ -23,7 +23,7 @@ from api.search.engine import EXPECTED_ERRORS, Batchers, LoadModel
 from api.settings import ServeSettings
 from embedder.images import CropSpec
 from embedder.protocol import ModelIdentity
-from index.collection.records import ModelRecord
+from index.collection.records.model_record import ModelRecord
 
 logger = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ from api.documents import MAX_BATCH, SOURCE_FIELDS
 from api.errors import abbreviate, invalid_fields
 from api.http.problem_documents import MAX_ERRORS, field_error, wrong_document
 from api.search.query import QueryOptions, Weighted
-from index.collection.bounds import VersionName
+from index.collection.records.bounds import VersionName
 from index.filters.plain import parse_strictly
 
 _MAX_NAMES: Final = 64

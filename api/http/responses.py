@@ -26,7 +26,8 @@ from api.errors import invalid
 from api.search.query import QueryOptions, SearchResult
 from api.settings import RequestLimits
 from embedder.identity import ModelIdentity
-from index.collection.records import ModelRecord, VersionManifest
+from index.collection.records.model_record import ModelRecord
+from index.collection.records.version_manifest import VersionManifest
 from index.collection.rows import FIXED_COLUMNS
 from index.filters.filter import named_columns
 from index.matches import Match

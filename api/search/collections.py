@@ -16,7 +16,7 @@ from api.search.engine import EXPECTED_ERRORS, Batchers
 from api.search.service import SearchService
 from embedder.images.decoder_pool import DecodePool
 from index.collection import Collection
-from index.collection.records import VersionManifest
+from index.collection.records.version_manifest import VersionManifest
 from index.errors import NotACollectionError
 from index.versions.servable import LiveVersion, live_version
 

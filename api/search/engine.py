@@ -19,7 +19,7 @@ from embedder.images import CropSpec
 from embedder.protocol import Embedder, ModelIdentity
 from embedder.python_class import what_changed
 from index.collection import Collection
-from index.collection.records import UNKNOWN_MODEL_MESSAGE, ModelRecord
+from index.collection.records.model_record import UNKNOWN_MODEL_MESSAGE, ModelRecord
 from index.errors import CollectionError
 from index.search import Searcher, VersionSearcher
 from index.search.joined_index import JoinedSearcher

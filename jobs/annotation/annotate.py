@@ -25,7 +25,9 @@ from index.collection.catalog.catalog import Catalog, RunRows
 from index.collection.collection import Snapshot
 from index.collection.layout import learned_path
 from index.collection.live_rows import LiveRows
-from index.collection.records import Learned, ModelRecord, RunStart
+from index.collection.records.learned import Learned
+from index.collection.records.model_record import ModelRecord
+from index.collection.records.run_manifest import RunStart
 from index.collection.row_files import map_small, read_schema
 from index.versions.servable import collection_model
 from jobs.annotation.predictor import EMBEDDED_HASH, Recipe, annotated_rows, require_one_type

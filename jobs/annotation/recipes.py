@@ -11,7 +11,7 @@ import numpy as np
 from embedder.models.checkpoint import Checkpoint
 from embedder.python_class import PythonClass
 from index.collection import Collection
-from index.collection.records import ModelRecord
+from index.collection.records.model_record import ModelRecord
 from jobs.annotation.predictor import NEEDS, Batch, Columns, Predictor, Recipe, checkpoint_recipe
 from jobs.annotation.predictors.captions import captioner_recipe
 from jobs.annotation.predictors.clusters import clusters_recipe

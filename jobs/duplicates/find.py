@@ -18,7 +18,7 @@ from index.analysis.near_duplicates import LinkedRows, near_duplicates, nearest_
 from index.builder.build_index import require_all_runs
 from index.collection import Collection
 from index.collection.catalog.catalog import Catalog, RunRows
-from index.collection.records import VersionManifest
+from index.collection.records.version_manifest import VersionManifest
 from index.collection.rows import text_array
 from index.search import Searcher
 from index.search.searcher import searched_version

@@ -12,7 +12,7 @@ import pyarrow as pa
 from index.collection import Collection
 from index.collection.catalog.catalog import Catalog, RunRows
 from index.collection.merged.merge import merge_runs
-from index.collection.records import RowFile, RunCounts, RunManifest, RunStart
+from index.collection.records.run_manifest import RowFile, RunCounts, RunManifest, RunStart
 from index.collection.rows import FILTERED
 from jobs.addresses.record_checks import record_fetches
 from jobs.embedding.report import BlockSummary, EmbedReport

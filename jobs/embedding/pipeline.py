@@ -19,7 +19,8 @@ from embedder.protocol import Embedder
 from index.collection import Collection
 from index.collection.catalog.catalog import RunRows
 from index.collection.catalog.workspace import Workspace
-from index.collection.records import ModelRecord, RowFile
+from index.collection.records.model_record import ModelRecord
+from index.collection.records.run_manifest import RowFile
 from index.collection.row_files import block_of
 from index.collection.rows import is_filtered
 from jobs.embedding.commit import WrittenRun

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from time import perf_counter
 from typing import Literal, Self
 
-from index.collection.records import RowFile
+from index.collection.records.run_manifest import RowFile
 from index.collection.rows import FILTERED
 from jobs.addresses.check_listing import AddressCounts
 from jobs.planning.plan import Counts, Plan

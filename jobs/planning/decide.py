@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from embedder.images.exif import EXIF_COLUMNS
 from index.collection.catalog.catalog import FILE_BITS, Catalog, split_seq
 from index.collection.collection import Snapshot
-from index.collection.records import ModelRecord
+from index.collection.records.model_record import ModelRecord
 from index.collection.rows import TEXT, is_filtered, metadata_columns
 from jobs.addresses.check_listing import NONE_POSTPONED
 from jobs.planning import plan_query as sql

@@ -95,7 +95,7 @@ def build_and_show(
     """
     from index.builder.build_index import build_index
     from index.collection import writing
-    from index.collection.records import IndexSettings
+    from index.collection.records.index_settings import IndexSettings
     from index.versions.servable import live_or_last_good_manifest
     from jobs.embedding.model_source import load_recorded
     from jobs.indexing.on_ray import run_on_ray

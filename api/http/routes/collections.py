@@ -24,7 +24,7 @@ from api.search.engine import Engine
 from api.search.page import editions_of
 from api.search.query import Query, options_in
 from api.search.service import Answered, SearchService, Vector, require_found
-from index.collection.records import VersionManifest
+from index.collection.records.version_manifest import VersionManifest
 from index.search_options import MAX_K, Place, is_set
 
 T = TypeVar("T")

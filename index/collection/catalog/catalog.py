@@ -27,7 +27,8 @@ from index.collection.catalog.row_facts import MAX_POSITIONS, read_schema, write
 from index.collection.catalog.sql import cast, parquet, quoted, shape, without_nan
 from index.collection.catalog.workspace import Workspace
 from index.collection.merged.sets import MergedRun
-from index.collection.records import ModelRecord, RowFile, RunManifest, RunStart
+from index.collection.records.model_record import ModelRecord
+from index.collection.records.run_manifest import RowFile, RunManifest, RunStart
 from index.collection.row_files import FileList, copies_here
 from index.collection.rows import (
     DELETED_COLUMNS,

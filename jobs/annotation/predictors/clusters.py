@@ -10,7 +10,8 @@ import numpy as np
 import pyarrow as pa
 
 from index.collection.live_rows import LiveRows
-from index.collection.records import Learned, ModelRecord
+from index.collection.records.learned import Learned
+from index.collection.records.model_record import ModelRecord
 from index.collection.rows import EMBEDDING, TEXT, vectors_of
 from jobs.annotation.predictor import Batch, Columns, Predictor, Recipe
 from jobs.annotation.predictors.labels import Embed

@@ -14,7 +14,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from index.collection.live_rows import LiveRows
-from index.collection.records import Learned, ModelRecord
+from index.collection.records.learned import Learned
+from index.collection.records.model_record import ModelRecord
 from jobs.annotation.predictor import Batch, Columns, Recipe
 from jobs.annotation.predictors.labels import best_label
 from jobs.annotation.predictors.logistic import sigmoid, train_head

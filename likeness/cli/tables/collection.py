@@ -12,7 +12,8 @@ from index.collection.cache.file_cache import first_damage
 from index.collection.catalog.catalog import Catalog
 from index.collection.checks import Checks
 from index.collection.live_rows import LiveRows
-from index.collection.records import Option, RunManifest
+from index.collection.records.run_manifest import RunManifest
+from index.collection.records.version_manifest import Option
 from index.collection.rows import EMBEDDING, FILTERED, FIXED_COLUMNS, REJECT_COLUMNS
 from index.filters.columns import type_name
 from index.versions.files import version_files

@@ -34,7 +34,7 @@ from benchmarks.common.servers import free_port
 from benchmarks.models.random_models import save_small_clip
 from embedder.models.clip import ClipEmbedder
 from index.collection import Collection
-from index.collection.records import ModelRecord
+from index.collection.records.model_record import ModelRecord
 from index.errors import EmptyCollectionError, NotACollectionError
 from index.search import Searcher
 from index.versions.promotion import promote

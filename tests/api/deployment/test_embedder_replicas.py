@@ -21,7 +21,7 @@ from api.settings import ServeSettings
 from benchmarks.common.waiting import eventually
 from embedder.errors import ModelError
 from index.collection import Collection
-from index.collection.records import ModelRecord
+from index.collection.records.model_record import ModelRecord
 from jobs.embedding.model_source import model_record
 from tests.support.collections.several import Loader
 from tests.support.collections.small_collection import PLAIN, add_pictures

@@ -29,7 +29,7 @@ from benchmarks.common.waiting import eventually
 from embedder.protocol import Embedder
 from index.collection import Collection
 from index.collection.find import find_collections
-from index.collection.records import ModelRecord
+from index.collection.records.model_record import ModelRecord
 from index.errors import CollectionError, NotACollectionError
 from tests.support.collections.every_file import make_every_file, seal
 from tests.support.collections.hurts import HURTS

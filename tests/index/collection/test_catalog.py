@@ -27,7 +27,7 @@ from index.collection.catalog.catalog import Catalog, RunRows
 from index.collection.catalog.database import database, run_statement
 from index.collection.live_rows import LiveRows
 from index.collection.merged.sets import MANIFEST_PATH, MergedManifest
-from index.collection.records import RunStart
+from index.collection.records.run_manifest import RunStart
 from index.collection.rows import EMBEDDING, JSON, TILES
 from index.errors import CollectionError, DamagedRunError
 from tests.support.collections.hand_made import MODEL, add_run, rows

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from index.builder.build_index import build_index
 from index.collection import Collection, writing
-from index.collection.records import IndexSettings
+from index.collection.records.index_settings import IndexSettings
 from index.errors import EmptyCollectionError
 from jobs.annotation.annotate import Annotate
 from jobs.spec import AnnotationSpec

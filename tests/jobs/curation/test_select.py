@@ -17,7 +17,7 @@ from rich.console import Console
 from index.builder.build_index import build_index
 from index.collection import Collection, writing
 from index.collection.catalog.workspace import Workspace
-from index.collection.records import IndexSettings
+from index.collection.records.index_settings import IndexSettings
 from jobs.curation.select import Select
 from jobs.curation.spec import SelectSpec
 from jobs.duplicates.preference import PREFERRED_FIRST, preference

@@ -20,7 +20,7 @@ from PIL import Image
 from embedder.errors import ModelError
 from embedder.models.clip import ClipEmbedder
 from index.collection import Collection, writing
-from index.collection.records import KindRecord
+from index.collection.records.version_manifest import KindRecord
 from index.collection.rows import row_schema
 from index.queries import QueryKind, mix
 from index.search import Searcher

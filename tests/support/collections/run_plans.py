@@ -3,7 +3,7 @@
 import pyarrow as pa
 
 from index.collection import Collection
-from index.collection.records import ModelRecord
+from index.collection.records.model_record import ModelRecord
 from jobs.planning.changes import compare
 from jobs.planning.decide import PlannedJob
 from jobs.planning.plan import Plan
