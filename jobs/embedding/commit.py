@@ -100,7 +100,7 @@ def _publish(collection: Collection, written: WrittenRun, rows: Catalog, counts:
 def _deleted_ids(plan: Plan) -> Iterator[pa.Array[Any]]:
     if plan.deletes and plan.deleted:
         # In no order: DuckDB would need the memory to sort them.
-        with plan.deletes.catalog.query(f"SELECT image_id FROM {plan.deletes.sql}") as batches:
+        with plan.deletes.workspace.query(f"SELECT image_id FROM {plan.deletes.sql}") as batches:
             yield from (batch[0] for batch in batches)
 
 
