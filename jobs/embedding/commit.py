@@ -100,7 +100,7 @@ def _publish(collection: Collection, written: WrittenRun, rows: Catalog, counts:
 def _deleted_ids(plan: Plan) -> Iterator[pa.Array[Any]]:
     if plan.deletes and plan.deleted:
         # In no order: DuckDB would need the memory to sort them.
-        for part in plan.deletes.catalog.query(f"SELECT image_id FROM {plan.deletes.sql}"):
+        for part in plan.deletes.workspace.query(f"SELECT image_id FROM {plan.deletes.sql}"):
             yield part["image_id"].combine_chunks()
 
 

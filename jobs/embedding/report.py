@@ -82,7 +82,8 @@ class EmbedReport:
             refused=plan.refusals - plan.filtered,
             filtered_unread=plan.filtered,
         )
-        report.set_reasons(count_reasons(plan.rejects.catalog, plan.rejects.sql) if plan.rejects else Counter())
+        if plan.rejects and plan.rejects.num_rows:
+            report.set_reasons(count_reasons(plan.rejects.workspace, plan.rejects.sql))
         return report
 
     def set_reasons(self, reasons: Counter[str]) -> None:

@@ -29,9 +29,9 @@ def first_of_each_address(todo: Listing, image_filter: ImageFilter) -> tuple[Lis
     if image_filter.measures:  # rows do not store the measures, so each image has to be judged on its own
         return todo, None
     catalog = todo.catalog
-    catalog.group("first", "min(seq) AS seq", f"FROM {todo.view} WHERE uri IS NOT NULL", "uri")
-    catalog.create(f"INSERT INTO first SELECT seq FROM {todo.view} WHERE uri IS NULL")
-    if catalog.table("SELECT count(*) AS images FROM first")["images"][0].as_py() == todo.num_rows:
+    count = catalog.group("first", "min(seq) AS seq", f"FROM {todo.view} WHERE uri IS NOT NULL", "uri")
+    count += catalog.create(f"INSERT INTO first SELECT seq FROM {todo.view} WHERE uri IS NULL")
+    if count == todo.num_rows:
         return todo, None
     first, others = (
         Listing.of(todo.changed(f"FROM {{listing}} {join} JOIN {catalog.name}.first USING (seq)").tables())

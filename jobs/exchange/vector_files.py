@@ -15,10 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from index.collection.catalog.catalog import Catalog
 from index.collection.catalog.sql import parquet
+from index.collection.catalog.workspace import Workspace
 from index.collection.rows import EMBEDDING, TEXT
-from index.storage import Storage
 from index.storage.bucket_address import without_secrets
 from jobs.errors import SourceError, UsageError
 from jobs.exchange.check_vectors import Floats, Problems, matrix_of
@@ -191,11 +190,11 @@ class RowIds:
 
     def problems(self) -> Iterator[tuple[int, tuple[str, str]]]:
         """The number and the problem of each row that has no id, or that of an earlier row, in order."""
-        catalog = Catalog(Storage.open(str(self.file.parent)), [], live=False)
+        workspace = Workspace(str(self.file.parent))
         ids = parquet([self.file], "file_row_number")
         columns, rows = "id, min(file_row_number) AS first", sum(map(len, self.parts))
-        catalog.group("repeated", columns, f"FROM {ids} WHERE id IS NOT NULL", "id", having="count(*) > 1", rows=rows)
-        for row, id_, first in map(dict.values, catalog.rows(_UNUSABLE.format(ids=ids))):
+        workspace.group("repeated", columns, f"FROM {ids} WHERE id IS NOT NULL", "id", having="count(*) > 1", rows=rows)
+        for row, id_, first in map(dict.values, workspace.rows(_UNUSABLE.format(ids=ids))):
             if id_ is None:
                 yield row, ("no_id", "expected an id, got none")
             else:

@@ -205,7 +205,7 @@ class Decisions:
             counts.update({row["action"]: row["images"], row["why"]: row["images"], "listed": row["images"]})
         resumed = None if self._resumed is None else self._rows.runs[self._resumed]
         written = resumed.files if resumed else []
-        counting = np.asarray(catalog.table("FROM resumed_files")["file"], np.int64)
+        counting = np.asarray(catalog.table("FROM resumed_files")["file"] if resumed else [], np.int64)
         return Plan(
             source=self._job.source,
             model=self._job.model,

@@ -20,7 +20,7 @@ def run_plan_of(listing: pa.Table, collection: Collection, source: str, model: M
 def ids_to_delete(plan: Plan) -> list[str]:
     """The ids that the run will record as deleted."""
     gone = plan.deletes
-    return [str(row["image_id"]) for row in gone.catalog.rows(f"FROM {gone.sql} ORDER BY seq")] if gone else []
+    return [str(row["image_id"]) for row in gone.workspace.rows(f"FROM {gone.sql} ORDER BY seq")] if gone else []
 
 
 def images_to_do(todo: Listing) -> pa.Table:
