@@ -289,7 +289,7 @@ def test_keywords_that_would_have_no_effect_are_refused_alike(
 
 
 def test_a_wrong_search_of_a_batch_has_its_error_in_its_place(likeness: Likeness, client: LikenessClient) -> None:
-    expected: list[tuple[dict[str, Any], type[Exception] | None, str]] = [
+    expected: list[tuple[Any, type[Exception] | None, str]] = [
         ({"id": "0"}, None, ""),
         ({"text": ""}, ApiError, "text: expected words that say what to look for"),
         ({"image": "/nowhere.png"}, FileNotFoundError, "/nowhere.png"),
@@ -297,6 +297,7 @@ def test_a_wrong_search_of_a_batch_has_its_error_in_its_place(likeness: Likeness
         ({"id": "1", "k": 0}, ApiError, "k: expected a whole number from 1 to"),
         ({"id": "1", "txt": None}, TypeError, "got txt: expected keywords among"),
         ({"image": "http://a.example/"}, ValueError, "use url="),
+        (None, TypeError, 'got None: expected a search, such as {"text": "a red star"}'),
         ({"id": "2"}, None, ""),
     ]
     searches: Any = [search for search, _, _ in expected]
