@@ -157,7 +157,10 @@ def image_bytes(image: ImageLike) -> bytes:
     if isinstance(image, str) and image[:5].lower() == "data:":
         return decode_base64(image)
     if isinstance(image, str) and re.match(r"[a-z][a-z\d+.-]+://", image, re.IGNORECASE):
-        raise ValueError(f"expected a picture as a path, a file's bytes or a PIL image, got {image!r:.80}: use url=…")
+        raise ValueError(
+            f"expected a picture as a path, a file's bytes or a PIL image, got {image!r:.80}: in a search use url=…, "
+            "elsewhere download it first"
+        )
     if isinstance(image, str | os.PathLike):
         return Path(image).read_bytes()
     return _png(image)
@@ -188,11 +191,13 @@ def _json_fields(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def vector_of(embedding: object) -> npt.NDArray[np.float64]:
-    """Raises TypeError for anything but numbers."""
+    """Raises TypeError for anything but one list of numbers."""
     try:
         vector = np.asarray(embedding)
     except ValueError as error:
         raise TypeError(f"expected a vector, got lists of different lengths ({error})") from error
     if vector.dtype.kind not in "iuf":
         raise TypeError(f"expected a vector, a list of numbers, got {embedding!r:.80}")
+    if vector.ndim != 1:
+        raise TypeError(f"expected a vector, (dim,), got {vector.shape}: give one row of it")
     return vector.astype(np.float64)

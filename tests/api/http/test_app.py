@@ -162,6 +162,8 @@ def test_a_form_is_read_up_to_its_closing_boundary(client: TestClient, end: byte
 def test_other_content_types_and_compressed_bodies_are_refused(client: TestClient, media_type: str) -> None:
     response = client.post("/search", content=b"x", headers={"content-type": media_type})
     assert_problem(response, "unsupported-media-type", detail=f'"{media_type}"' if media_type else "no content type")
+    response = client.post("/embed", content=b"x", headers={"content-type": media_type})
+    assert_problem(response, "unsupported-media-type", detail="expected application/json, with pictures, if any, in")
     compressed = {"content-type": "application/json", "content-encoding": "gzip"}
     response = client.post("/search", content=gzip.compress(b'{"text": "star"}'), headers=compressed)
     assert_problem(response, "unsupported-media-type", detail='expected a body without Content-Encoding, got "gzip"')
