@@ -298,7 +298,8 @@ def test_a_url_without_a_usable_picture_is_refused_with_a_reason(
 ) -> None:
     response = client.post("/search", json={"url": url.replace("{host}", pictures_at)})
     stage = "decode" if url.endswith("fake.png") else "fetch"
-    assert_problem(response, slug, detail="", reason=reason, stage=stage)
+    advice = "an allowed host; the server allows one that --allow-host names" if slug == "forbidden-address" else ""
+    assert_problem(response, slug, detail=advice, reason=reason, stage=stage)
     assert "secret" not in response.text
 
 
