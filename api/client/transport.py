@@ -28,8 +28,8 @@ _BLOCK_BYTES: Final = 2**16
 class Transport:
     """HTTP to one server. Thread-safe.
 
-    A call may take `timeout` seconds, including waits and retries. This is checked whenever bytes are sent or arrive,
-    so a call can take longer by at most `_READ_S`.
+    `send` may take `timeout` seconds, including waits and retries. This is checked whenever bytes are sent or arrive,
+    so it can take longer by at most `_READ_S`.
 
     Idempotent requests are retried, at most `retries` times, after a connection that failed or broke and after 429,
     502, 503 and 504, unless the problem document says that a retry is useless. Retry-After is honoured.
