@@ -208,6 +208,7 @@ def test_invalid_arguments_are_not_sent(client: LikenessClient, server: Scripted
         (lambda client: client.embed_images("x.jpg"), "got one picture, 'x.jpg': expected a list of pictures"),
         (lambda client: client.embed_images(Path("x.jpg")), "got one picture, PosixPath('x.jpg'): expected a list of"),
         (lambda client: client.embed_images(b"GIF"), "got one picture, b'GIF': expected a list of pictures"),
+        (lambda client: client.embed_images(io.BytesIO(b"GIF")), "got one picture, <_io.BytesIO object at "),
         (lambda client: client.embed_images(Image.new("L", (2, 2))), "got one picture, <PIL.Image.Image image mode=L"),
         (lambda client: client.image(3), "got id 3: expected text"),
         (lambda client: client.picture(b"a.jpg", 64), "got id b'a.jpg': expected text"),
@@ -609,7 +610,8 @@ def test_matches_are_those_of_the_library(served: LikenessClient, service: Searc
     vector = FakeEmbedder().embed_texts(["a star"])[0]
     expected = service.search(Query(parts=(Part(data=PLAIN["red.png"]),), options={"k": 3}))
     searches: list[dict[str, Any]] = [{"image": tmp_path / "red.png"}, {"image": PLAIN["red.png"]}]
-    searches += [{"image": Image.open(io.BytesIO(PLAIN["red.png"]))}, {"url": "http://pictures.example/red.png"}]
+    searches += [{"image": Image.open(io.BytesIO(PLAIN["red.png"]))}, {"image": io.BytesIO(PLAIN["red.png"])}]
+    searches += [{"url": "http://pictures.example/red.png"}]
     for each in searches:
         found = served.search(**each, k=3)
         assert [(m.image_id, m.score, m.percentile) for m in found.matches] == [

@@ -78,6 +78,7 @@ BLUE = png((20, 40, 210))
 PIXELS = np.full((40, 48, 3), (20, 40, 210), np.uint8)
 QUERIES: dict[str, Callable[[Path], Any]] = {
     "path": lambda path: path, "path as a string": str, "bytes": lambda _: BLUE,
+    "open file": lambda _: io.BytesIO(BLUE),
     "PIL": lambda _: Image.open(io.BytesIO(BLUE)), "pixels": lambda _: PIXELS, "URL": lambda _: URL,
     "vector": lambda _: FakeEmbedder().embed_images(PIXELS[np.newaxis, :32, :32])[0],
 }  # fmt: skip
