@@ -148,7 +148,8 @@ class _BearerAuth(AuthBase):
     # Not a header of the session, because a .netrc would override that.
     def __init__(self, key: str) -> None:
         if not key or not key.isascii() or not key.isprintable() or " " in key:
-            raise ValueError("api_key: expected printable ASCII without spaces; does it end with a line break?")
+            advice = "does it end with a line break?" if key else "it is empty: is its variable set?"
+            raise ValueError(f"api_key: expected printable ASCII without spaces; {advice}")
         self._key = key
 
     def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:

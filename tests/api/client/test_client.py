@@ -572,7 +572,8 @@ def test_a_key_is_not_sent_to_another_server(server: ScriptedServer) -> None:
     ("name", "values", "message"),
     [
         ("timeout", [None, 0, -1, math.nan, (5, 30), "20"], "expected a timeout in seconds for a whole call, such as"),
-        ("api_key", ["", "lk_secret\n", "lk secret", "lk_sécret"], "api_key: expected printable ASCII without spaces"),
+        ("api_key", [""], "api_key: expected printable ASCII without spaces; it is empty: is its variable set"),
+        ("api_key", ["lk_secret\n", "lk secret", "lk_sécret"], "api_key: expected printable ASCII without spaces"),
         ("base_url", ["", "a:80", "ftp://a", "http://", "http://a/?q=1"], "expected a base_url such as http://127"),
     ],
 )
