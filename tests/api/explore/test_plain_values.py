@@ -206,10 +206,12 @@ def test_a_wrong_query_is_one_kind_of_error_with_the_type_that_the_server_gives(
     assert (ours.value.type, ours.value.status) == (theirs.value.type, theirs.value.status)
 
 
-@pytest.mark.parametrize("value", [object(), pa.scalar(1), 1j, b"a", iter([1]), Path, bytearray(b"a")])
+@pytest.mark.parametrize(
+    "value", [object(), pa.scalar(1), pd.Period("2024"), 1j, b"a", iter([1]), Path, bytearray(b"a")]
+)
 def test_other_values_are_refused_alike(likeness: Likeness, client: LikenessClient, value: Any) -> None:
     vector = likeness.searcher.vector("0")
-    message = "expected a value that JSON can hold, a time, or one of NumPy or"
+    message = "expected a value that JSON can hold, a time, a duration, or a list or set of them, got "
     for search in (likeness.search, client.search):
         with pytest.raises(TypeError, match=message):
             search(embedding=vector, filter={"number": value})
