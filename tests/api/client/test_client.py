@@ -241,7 +241,7 @@ def test_a_result_is_a_data_frame() -> None:
         "memory:a/b.png",
         ("c.png",),
         (0, 0.45, 1, 0.55),
-        *[None] * 4,
+        *(None, pd.NA, None, pd.NA),
         "red",
         7,
     ]
