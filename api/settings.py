@@ -131,7 +131,7 @@ class ServeSettings(BaseSettings):
     """
     rate_limit_per_minute: int | None = Field(None, ge=0)
     """Maximum requests per minute to each replica from each key, or without keys from each address. 0: no limit. A
-    request for an image counts as a tenth, a batch as one for each query. By default 600, or no limit when serving just
+    request for an image counts as a tenth, a batch as one for each item. By default 600, or no limit when serving just
     this machine.
     """
     cors_origins: Annotated[frozenset[str], NoDecode] = frozenset()

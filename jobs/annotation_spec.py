@@ -107,7 +107,7 @@ class AnnotationSpec(Section):
     @classmethod
     def _check_template(cls, template: str) -> str:
         if template.count("{}") != 1:
-            raise ValueError("expected a text with {} once, where the label goes")
+            raise ValueError(f"is {template!r}: expected a text with {{}} once, where the label goes")
         return template
 
     @model_validator(mode="after")

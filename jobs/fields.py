@@ -78,9 +78,11 @@ ClassName = Annotated[str, Form(CLASS_NAME, "module:Class, such as palette:Histo
 
 def _not_of_matches(name: str) -> str:
     if name == SEARCHES or name.startswith(f"{SEARCHES}_"):
-        raise ValueError(f"expected a name other than {SEARCHES} and {SEARCHES}_…, the columns of saved searches")
+        raise ValueError(
+            f"is {name!r}: expected a name other than {SEARCHES} and {SEARCHES}_…, the columns of saved searches"
+        )
     if name in MATCH_COLUMNS:
-        raise ValueError(f"expected a name other than {', '.join(MATCH_COLUMNS)}, which every match has")
+        raise ValueError(f"is {name!r}: expected a name other than {', '.join(MATCH_COLUMNS)}, which every match has")
     return name
 
 

@@ -4,7 +4,11 @@
 Ray, which take seconds to load.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -40,8 +44,24 @@ _MODULES = {
 def __getattr__(name: str) -> object:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_MODULES[name]), name)
+    with naming_hidden_package():
+        return getattr(import_module(_MODULES[name]), name)
 
 
 def __dir__() -> list[str]:
     return __all__
+
+
+@contextmanager
+def naming_hidden_package() -> Iterator[None]:
+    """An ImportError names the user's own module or package that Python finds in place of one of Likeness."""
+    try:
+        yield
+    except ImportError as error:
+        for package in ("api", "embedder", "index", "jobs"):
+            found = (spec := find_spec(package)) and spec.origin
+            if found and Path(found).parent != Path(__file__).parents[1] / package:
+                raise ImportError(
+                    f"{found} hides the package {package!r} of Likeness: rename it", name=package, path=found
+                ) from error
+        raise

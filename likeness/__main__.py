@@ -11,7 +11,10 @@ def main() -> None:
     if handles_sigint:
         # Exit at once: nothing has begun, and an exception would surface in a half-loaded module.
         signal.signal(signal.SIGINT, lambda *_: os._exit(130))
-    from likeness.cli import app
+    from likeness import naming_hidden_package
+
+    with naming_hidden_package():
+        from likeness.cli import app
 
     if handles_sigint:
         signal.signal(signal.SIGINT, signal.default_int_handler)

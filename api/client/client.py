@@ -44,9 +44,9 @@ class LikenessClient:
             for match in client.search(image="star.jpg", k=5):
                 print(match.score, match.image_id)
 
-    `timeout` is in seconds, for a whole call. Every method raises RequestRefused, with the server's problem document,
-    and ServerUnreachable, after `retries` retries: try again later (ServerUnavailable if a problem document says so).
-    All calls except `promote` and `rollback` are retried if that may help.
+    `timeout` is in seconds, for a whole call, or each request of 64 items. Every method raises RequestRefused, with the
+    server's problem document, and ServerUnreachable, after `retries` retries: try again later (ServerUnavailable if a
+    problem document says so). All calls except `promote` and `rollback` are retried if that may help.
     """
 
     def __init__(self, base_url: str, *, api_key: str | None = None, timeout: float = 60, retries: int = 3) -> None:

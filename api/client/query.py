@@ -24,9 +24,13 @@ from index.filters.plain import json_value
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-ImageLike: TypeAlias = "str | os.PathLike[str] | bytes | Image"
-"""A path, a `data:` URL in base64, a file's bytes, or a PIL image, which is sent upright as PNG."""
+ImageLike: TypeAlias = "str | os.PathLike[str] | bytes | io.BufferedIOBase | Image"
+"""A path, a `data:` URL in base64, a file's bytes, a file opened in binary mode, or a PIL image, which is sent upright
+as PNG.
+"""
 
+
+_A_PICTURE: Final = "expected a picture as a path, a file's bytes, a file opened in binary mode or a PIL image"
 
 UNUSABLE: Final = (OSError, TypeError, ValueError)
 """What a search raises that is wrong before it is sent, for example because its picture's file is not there."""
@@ -86,8 +90,8 @@ def items_of(given: Any, one: str, expected: str) -> Iterable[Any]:
     """
     if hasattr(given, "columns"):
         raise TypeError(f"got a table, a {type(given).__name__}, not one of its columns: expected {expected}")
-    one_thing = isinstance(given, str | bytes | bytearray | memoryview | os.PathLike | Mapping) or _is_pil_image(given)
-    if one_thing or not isinstance(given, Iterable):
+    one_thing = isinstance(given, str | bytes | bytearray | memoryview | os.PathLike | Mapping | io.IOBase)
+    if one_thing or _is_pil_image(given) or not isinstance(given, Iterable):
         raise TypeError(f"got one {one}, {given!r:.60}: expected {expected}")
     return given.to_pylist() if hasattr(given, "to_pylist") else given  # Arrow's items are not Python's
 
@@ -154,10 +158,12 @@ def image_bytes(image: ImageLike) -> bytes:
     """
     if isinstance(image, bytes | bytearray | memoryview):
         return bytes(image)
+    if isinstance(image, io.BufferedIOBase):
+        return image.read()
     if isinstance(image, str) and image[:5].lower() == "data:":
         return decode_base64(image)
     if isinstance(image, str) and re.match(r"[a-z][a-z\d+.-]+://", image, re.IGNORECASE):
-        raise ValueError(f"expected a picture as a path, a file's bytes or a PIL image, got {image!r:.80}: use url=…")
+        raise ValueError(f"{_A_PICTURE}, got {image!r:.80}: in a search use url=…, elsewhere download it first")
     if isinstance(image, str | os.PathLike):
         return Path(image).read_bytes()
     return _png(image)
@@ -165,7 +171,7 @@ def image_bytes(image: ImageLike) -> bytes:
 
 def _png(image: Image) -> bytes:
     if not _is_pil_image(image):
-        raise TypeError(f"expected a picture as a path, a file's bytes or a PIL image, got {type(image).__name__}")
+        raise TypeError(f"{_A_PICTURE}, got {type(image).__name__}")
     from embedder.images.decode import as_displayed  # a caller with a PIL image has pillow
 
     target = io.BytesIO()
@@ -188,11 +194,13 @@ def _json_fields(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def vector_of(embedding: object) -> npt.NDArray[np.float64]:
-    """Raises TypeError for anything but numbers."""
+    """Raises TypeError for anything but one list of numbers."""
     try:
         vector = np.asarray(embedding)
     except ValueError as error:
         raise TypeError(f"expected a vector, got lists of different lengths ({error})") from error
     if vector.dtype.kind not in "iuf":
         raise TypeError(f"expected a vector, a list of numbers, got {embedding!r:.80}")
+    if vector.ndim != 1:
+        raise TypeError(f"expected a vector, (dim,), got {vector.shape}: give one row of it")
     return vector.astype(np.float64)

@@ -28,8 +28,8 @@ _BLOCK_BYTES: Final = 2**16
 class Transport:
     """HTTP to one server. Thread-safe.
 
-    A call may take `timeout` seconds, including waits and retries. This is checked whenever bytes are sent or arrive,
-    so a call can take longer by at most `_READ_S`.
+    `send` may take `timeout` seconds, including waits and retries. This is checked whenever bytes are sent or arrive,
+    so it can take longer by at most `_READ_S`.
 
     Idempotent requests are retried, at most `retries` times, after a connection that failed or broke and after 429,
     502, 503 and 504, unless the problem document says that a retry is useless. Retry-After is honoured.
@@ -148,7 +148,8 @@ class _BearerAuth(AuthBase):
     # Not a header of the session, because a .netrc would override that.
     def __init__(self, key: str) -> None:
         if not key or not key.isascii() or not key.isprintable() or " " in key:
-            raise ValueError("api_key: expected printable ASCII without spaces; does it end with a line break?")
+            advice = "does it end with a line break?" if key else "it is empty: is its variable set?"
+            raise ValueError(f"api_key: expected printable ASCII without spaces; {advice}")
         self._key = key
 
     def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:

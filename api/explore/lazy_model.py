@@ -39,7 +39,7 @@ class LazyModel:
             embedder = self._load()
             require_same_model(embedder.identity, self._record)
         except ModelError as error:
-            moved = "if the model has moved, give its location: Likeness.open(…, model=…)"
+            moved = "if the model has moved, give its folder or hub id: Likeness.open(…, model=…); else leave model out"
             raise type(error)(f"{error}. {alternative}; {moved}") from error
         except OtherModelError as error:
             raise OtherModelError(f"{error}. {alternative}") from error

@@ -185,7 +185,7 @@ class Likeness:
 
         def search(each: BareQuery | Search) -> Neighbours | Exception:
             try:
-                if isinstance(each, Mapping):
+                if isinstance(each, Mapping | None):  # None alone is no query, but an item left empty
                     return self.search(**with_options(each, options))
                 return self.search(each, **options)
             except (Problem, *UNUSABLE) as error:

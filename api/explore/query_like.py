@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Callable, Sequence
 from os import PathLike
@@ -23,8 +24,12 @@ if TYPE_CHECKING:
 _SEPARATOR = re.compile(r"[/\\]")
 _PATH = re.compile(r"(~|\.{0,2})[/\\]|[A-Za-z]:[/\\]|.*[/\\]$")
 
-BareQuery: TypeAlias = "str | PathLike[str] | bytes | Image | npt.NDArray[np.generic] | Sequence[float] | Match"
-"""A URL, id, path or words; the bytes of a picture's file; a PIL image; pixels; a vector; a match."""
+BareQuery: TypeAlias = (
+    "str | PathLike[str] | bytes | io.BufferedIOBase | Image | npt.NDArray[np.generic] | Sequence[float] | Match"
+)
+"""A URL, id, path or words; a picture's file, as its bytes or opened in binary mode; a PIL image; pixels; a vector; a
+match.
+"""
 
 
 def example_of(query: BareQuery, searcher: Searcher) -> Example:
@@ -51,6 +56,8 @@ def example_of(query: BareQuery, searcher: Searcher) -> Example:
             return {"embedding": vector_of(query)}
         case bytes() | PathLike():
             return {"image": query}
+        case io.BufferedIOBase():
+            return {"image": query.read()}  # now, because it may be searched for again
         case _ if hasattr(query, "getexif"):
             return {"image": cast(ImageLike, query)}
     raise TypeError(

@@ -87,7 +87,12 @@ class BodyReader:
         parse = partial(self.parse_search, options=options)
         return await self.json(request, parse, "application/json, image/…, or multipart/form-data with an image")
 
-    async def json(self, request: Request, parse: Callable[[Any], T], expected: str = "application/json") -> T:
+    async def json(
+        self,
+        request: Request,
+        parse: Callable[[Any], T],
+        expected: str = "application/json, with pictures, if any, in base64",
+    ) -> T:
         """The result of `parse` for the JSON document in the body. Raises Problem like `search`."""
         if (media_type := _media_type(request)) != "application/json":
             got = abbreviate(media_type) if media_type else "no content type"

@@ -5,7 +5,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, cast, get_args, overload
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, cast, get_args, get_type_hints, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +39,8 @@ _ONE_LIST: Final = (*NOT_OF_WORDS, "sort", "group_by")
 """With these, vectors and words do not become one list."""
 Words = Literal["auto", "off", "only"]
 _WORDS: Final = get_args(Words)
+_NUMBERS: Final[Mapping[Any, str]] = {int: "Int64", int | None: "Int64", float | None: "float64"}
+"""pandas' types of numbers, some of which may be missing."""
 _PREFIXES: Final = re.compile(r"^(metadata\.)+")
 _OF_A_PAGE: Final = frozenset({"k", "offset", "fields", "facets", "cursor", "allow_partial"})
 
@@ -281,15 +283,18 @@ class Matches(Sequence[Match]):
         """
         import pandas as pd
 
-        rows = self.rows()
+        rows, hints = self.rows(), {"rank": int, **get_type_hints(Match)}
         names = dict.fromkeys(name for row in rows for name in row) or self.COLUMNS
-        return pd.DataFrame({name: _frame_column([row.get(name) for row in rows]) for name in names})
+        return pd.DataFrame({name: _frame_column([row.get(name) for row in rows], hints.get(name)) for name in names})
 
 
-def _frame_column(values: list[Any]) -> Any:
-    """The values, as pandas holds them exactly."""
+def _frame_column(values: list[Any], hint: Any) -> Any:
+    """The values, as pandas holds them exactly; if all are missing, numbers of a match are typed by their `hint`."""
     import pandas as pd
 
+    if hint in _NUMBERS and all(value is None for value in values):
+        type_name = _NUMBERS[hint]
+        return pd.array(values, type_name if values else type_name.lower())  # without rows there are no gaps
     if None not in values or pd.api.types.infer_dtype(values, skipna=True) != "integer":
         return values
     numbers = [value for value in values if value is not None]

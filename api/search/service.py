@@ -205,8 +205,7 @@ class SearchService:
             raise ValueError("expected a part with a picture, text, id or vector")
         if part.vector.shape != (engine.embedder.identity.dim,):
             expected = f"{engine.embedder.identity.dim} numbers, as the model of the index makes"
-            shape = part.vector.shape
-            raise invalid(part.field_path.format("embedding"), expected, shape[0] if len(shape) == 1 else shape)
+            raise invalid(part.field_path.format("embedding"), expected, len(part.vector))
         largest = np.abs(part.vector).max()
         if not 0 < largest < np.inf:
             expected = "finite numbers" if largest else "numbers, not all of them zero"

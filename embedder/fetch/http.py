@@ -175,7 +175,7 @@ class _Fetch:
             raise self._error("forbidden_userinfo", "user names and passwords in URLs are not used; leave them out")
         port = target.port if target.port is not None else PORTS[target.scheme]
         if port not in PORTS.values() and not self.policy.allows_host(target.host, port):
-            raise self._error("forbidden_port", f"port {port} is not allowed (allowed: 80, 443, or an allowed host)")
+            raise self._error("forbidden_port", f"port {port} is neither 80 nor 443, nor that of an allowed host")
         return target, target.host, port
 
     def _download(self, response: BaseHTTPResponse) -> Download:

@@ -83,4 +83,6 @@ def json_value(value: object) -> object:
         case _ if (value != value) is value:  # pandas' NA
             return math.nan
         case _:
-            raise TypeError(f"expected a value that JSON can hold, a time, or one of NumPy or pandas, got {value!r}")
+            raise TypeError(
+                f"expected a value that JSON can hold, a time, a duration, or a list or set of them, got {value!r}"
+            )

@@ -85,7 +85,7 @@ def _run(command: str, body: bytes) -> str | None:
     try:
         done = subprocess.run(
             ["sh", "-c", command],
-            input=body,
+            input=body + b"\n",  # so that `cat >> FILE` writes a line
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             timeout=COMMAND_TIMEOUT_S,

@@ -94,6 +94,10 @@ def _problem(path: Path, node: yaml.Node | None, error: Any) -> str:
     location: Sequence[str | int] = error["loc"]
     line = node.start_mark.line + 1 if node else 1
     for name in location:
+        if isinstance(node, yaml.SequenceNode) and isinstance(name, int):
+            node = node.value[name]
+            line = node.start_mark.line + 1
+            continue
         pairs = node.value if isinstance(node, yaml.MappingNode) else []
         pair = next((pair for pair in pairs if pair[0].value == name), None)
         if pair is None:

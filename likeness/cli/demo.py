@@ -53,7 +53,7 @@ def demo(
         running(create_app(service, limits=settings.limits()), port=port) as url,
     ):
         example = gallery.exhibits[0]
-        _show_queries(url, pictures / example.image_id, gallery.exhibits[1].image_id)
+        _show_queries(url, pictures / example.image_id, gallery.exhibits[1].image_id, as_commands=not once)
         if not once:
             console.print(f"\nTry more searches at {url}; the pictures are in {pictures}")
             console.print("Ctrl-C stops the server")
@@ -71,20 +71,23 @@ def _free_port(preferred: int) -> int:
         return int(probe.getsockname()[1])
 
 
-def _show_queries(url: str, picture: Path, image_id: str) -> None:
+def _show_queries(url: str, picture: Path, image_id: str, *, as_commands: bool) -> None:
     """Search the server at `url` as a first-time user would: by a local picture, by the URL of another, and by words.
-    Each search is also shown as a command to paste.
+    Each search is also shown as a command to paste, if the server stays.
     """
     import requests
 
-    console.rule("a picture")
-    _print_curl(["-F", f"image=@{picture}", "-F", f"k={_K}", f"{url}/search"])
+    console.rule(f"a picture: {picture.name}")
+    if as_commands:
+        _print_curl(["-F", f"image=@{picture}", "-F", f"k={_K}", f"{url}/search"])
     with picture.open("rb") as file:
         _print_matches(requests.post(f"{url}/search", files={"image": file}, data={"k": _K}, timeout=60))
     page = f"{url}/picture?id={quote(image_id)}"
-    for title, query in (("a URL", {"url": page, "k": _K}), ("words", {"text": _TEXT, "k": _K})):
+    words = f"words: {_TEXT}"
+    for title, query in ((f"a URL: {image_id}", {"url": page, "k": _K}), (words, {"text": _TEXT, "k": _K})):
         console.rule(title)
-        _print_curl([f"{url}/search", "-H", "content-type: application/json", "-d", json.dumps(query)])
+        if as_commands:
+            _print_curl([f"{url}/search", "-H", "content-type: application/json", "-d", json.dumps(query)])
         _print_matches(requests.post(f"{url}/search", json=query, timeout=60))
 
 

@@ -156,8 +156,8 @@ def add(
     error_console.print(notice, soft_wrap=True, highlight=False)
     print(key, file=console.file)
     error_console.print(
-        f"It may send {REQUESTS_PER_MINUTE} requests a minute; for a back end, set LIKENESS_RATE_LIMIT_PER_MINUTE "
-        "on the server",
+        f"It may send {REQUESTS_PER_MINUTE} requests a minute, where each item of a batch counts as one; for a back "
+        "end, set LIKENESS_RATE_LIMIT_PER_MINUTE on the server",
         soft_wrap=True,
         highlight=False,
     )

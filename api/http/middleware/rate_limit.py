@@ -53,8 +53,9 @@ class RateLimit:
         if wait_s := self.wait_s(caller, _cost(scope)):
             wait_s = math.ceil(wait_s)
             raise RateLimited(
-                f"more than {self._per_minute:g} requests a minute: retry in {wait_s} s. The limit, for each key or "
-                "address, is the server's setting LIKENESS_RATE_LIMIT_PER_MINUTE",
+                f"more than {self._per_minute:g} requests a minute, where each item of a batch counts as one: retry in "
+                f"{wait_s} s. The limit, for each key or address, is the server's setting "
+                "LIKENESS_RATE_LIMIT_PER_MINUTE",
                 retry_after_s=wait_s,
             )
         scope[_CHARGE] = partial(self.charge, caller)

@@ -6,7 +6,7 @@ from typing import Any, Final
 from rich import filesize
 from rich.console import Group
 
-from index.analysis.duplicate_plan import DuplicatePlan, PlannedImage
+from index.analysis.duplicate_plan import DuplicatePlan, PlannedGroup, PlannedImage
 from jobs.values import counted
 
 _FACTS = ("image_id", "width", "height", "format", "size", "exif", "modified", "uri")
@@ -18,8 +18,7 @@ HEADER: Final = ("group", "", "image", "picture", "kept because of")
 def plan_cells(plan: DuplicatePlan) -> Iterator[tuple[str, ...]]:
     """A line for each duplicate, below a line of the picture to keep, or of the best of similar ones."""
     for number, group in enumerate(plan.found, 1):
-        first = "best" if group.duplicates[0].kind == "similar" else "keep"
-        yield str(number), first, group.keep.image_id, _facts(group.keep), ""
+        yield str(number), _first_kind(group), group.keep.image_id, _facts(group.keep), ""
         for each in group.duplicates:
             yield "", each.kind, each.image_id, _facts(each), each.why
 
@@ -35,12 +34,16 @@ def plan_counts(plan: DuplicatePlan) -> Group:
 
 
 def csv_rows(plan: DuplicatePlan) -> Iterator[list[Any]]:
-    """The header, then a row for each image; the first of a group has the kind "keep"."""
+    """The header, then a row for each image."""
     yield ["group", "kind", "kept_because_of", "difference", "score", *_FACTS]
     for number, group in enumerate(plan.found, 1):
-        yield [number, "keep", "", "", "", *_columns(group.keep)]
+        yield [number, _first_kind(group), "", "", "", *_columns(group.keep)]
         for each in group.duplicates:
             yield [number, each.kind, each.why, each.difference, each.score, *_columns(each)]
+
+
+def _first_kind(group: PlannedGroup) -> str:
+    return "best" if group.duplicates[0].kind == "similar" else "keep"
 
 
 def _columns(image: PlannedImage) -> list[Any]:

@@ -319,6 +319,7 @@ def test_a_batch_costs_as_much_as_its_items(
     refused = client.post(path, json=body)
     assert refusal(refused) == (429, "rate-limited")
     assert refused.headers["retry-after"] == "4"
+    assert "more than 15 requests a minute, where each item of a batch counts as one: " in refused.json()["detail"]
 
 
 def test_the_openapi_document_says_how_to_send_a_key(app: FastAPI, locked: FastAPI) -> None:

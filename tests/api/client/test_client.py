@@ -208,6 +208,7 @@ def test_invalid_arguments_are_not_sent(client: LikenessClient, server: Scripted
         (lambda client: client.embed_images("x.jpg"), "got one picture, 'x.jpg': expected a list of pictures"),
         (lambda client: client.embed_images(Path("x.jpg")), "got one picture, PosixPath('x.jpg'): expected a list of"),
         (lambda client: client.embed_images(b"GIF"), "got one picture, b'GIF': expected a list of pictures"),
+        (lambda client: client.embed_images(io.BytesIO(b"GIF")), "got one picture, <_io.BytesIO object at "),
         (lambda client: client.embed_images(Image.new("L", (2, 2))), "got one picture, <PIL.Image.Image image mode=L"),
         (lambda client: client.image(3), "got id 3: expected text"),
         (lambda client: client.picture(b"a.jpg", 64), "got id b'a.jpg': expected text"),
@@ -240,7 +241,7 @@ def test_a_result_is_a_data_frame() -> None:
         "memory:a/b.png",
         ("c.png",),
         (0, 0.45, 1, 0.55),
-        *[None] * 4,
+        *(None, pd.NA, None, pd.NA),
         "red",
         7,
     ]
@@ -571,7 +572,8 @@ def test_a_key_is_not_sent_to_another_server(server: ScriptedServer) -> None:
     ("name", "values", "message"),
     [
         ("timeout", [None, 0, -1, math.nan, (5, 30), "20"], "expected a timeout in seconds for a whole call, such as"),
-        ("api_key", ["", "lk_secret\n", "lk secret", "lk_sécret"], "api_key: expected printable ASCII without spaces"),
+        ("api_key", [""], "api_key: expected printable ASCII without spaces; it is empty: is its variable set"),
+        ("api_key", ["lk_secret\n", "lk secret", "lk_sécret"], "api_key: expected printable ASCII without spaces"),
         ("base_url", ["", "a:80", "ftp://a", "http://", "http://a/?q=1"], "expected a base_url such as http://127"),
     ],
 )
@@ -609,7 +611,8 @@ def test_matches_are_those_of_the_library(served: LikenessClient, service: Searc
     vector = FakeEmbedder().embed_texts(["a star"])[0]
     expected = service.search(Query(parts=(Part(data=PLAIN["red.png"]),), options={"k": 3}))
     searches: list[dict[str, Any]] = [{"image": tmp_path / "red.png"}, {"image": PLAIN["red.png"]}]
-    searches += [{"image": Image.open(io.BytesIO(PLAIN["red.png"]))}, {"url": "http://pictures.example/red.png"}]
+    searches += [{"image": Image.open(io.BytesIO(PLAIN["red.png"]))}, {"image": io.BytesIO(PLAIN["red.png"])}]
+    searches += [{"url": "http://pictures.example/red.png"}]
     for each in searches:
         found = served.search(**each, k=3)
         assert [(m.image_id, m.score, m.percentile) for m in found.matches] == [

@@ -79,6 +79,7 @@ BLUE = png((20, 40, 210))
 PIXELS = np.full((40, 48, 3), (20, 40, 210), np.uint8)
 QUERIES: dict[str, Callable[[Path], Any]] = {
     "path": lambda path: path, "path as a string": str, "bytes": lambda _: BLUE,
+    "open file": lambda _: io.BytesIO(BLUE),
     "PIL": lambda _: Image.open(io.BytesIO(BLUE)), "pixels": lambda _: PIXELS, "URL": lambda _: URL,
     "vector": lambda _: FakeEmbedder().embed_images(PIXELS[np.newaxis, :32, :32])[0],
 }  # fmt: skip
@@ -204,7 +205,6 @@ def test_a_folder_is_not_searched_as_words(likeness: Likeness, tmp_path: Path, m
         ((np.zeros((8, 8, 3)),), {}, TypeError, r"pixels as float64 \(8, 8, 3\): expected uint8"),
         ((np.zeros((8, 8, 2), np.uint8),), {}, TypeError, r"uint8 \(8, 8, 2\): expected uint8 \(height, width\) or"),
         (([1.0, 0.0, 0.0],), {}, Problem, "embedding: expected 16 numbers, as the model of the index makes, got 3"),
-        ((np.ones((1, 16)),), {}, Problem, r"embedding: expected 16 numbers, .* got \[1, 16\]"),
         ((np.zeros(16),), {}, Problem, "embedding: expected numbers, not all of them zero, got "),
         (([np.nan, *[1.0] * 15],), {}, Problem, "embedding: expected finite numbers, got "),
         ((), {"id": "gone"}, Problem, 'index version 000001 has no image "gone"'),

@@ -207,10 +207,12 @@ def test_a_wrong_query_is_one_kind_of_error_with_the_type_that_the_server_gives(
     assert (ours.value.type, ours.value.status) == (theirs.value.type, theirs.value.status)
 
 
-@pytest.mark.parametrize("value", [object(), pa.scalar(1), 1j, b"a", iter([1]), Path, bytearray(b"a")])
+@pytest.mark.parametrize(
+    "value", [object(), pa.scalar(1), pd.Period("2024"), 1j, b"a", iter([1]), Path, bytearray(b"a")]
+)
 def test_other_values_are_refused_alike(likeness: Likeness, client: LikenessClient, value: Any) -> None:
     vector = likeness.searcher.vector("0")
-    message = "expected a value that JSON can hold, a time, or one of NumPy or"
+    message = "expected a value that JSON can hold, a time, a duration, or a list or set of them, got "
     for search in (likeness.search, client.search):
         with pytest.raises(TypeError, match=message):
             search(embedding=vector, filter={"number": value})
@@ -290,7 +292,7 @@ def test_keywords_that_would_have_no_effect_are_refused_alike(
 
 
 def test_a_wrong_search_of_a_batch_has_its_error_in_its_place(likeness: Likeness, client: LikenessClient) -> None:
-    expected: list[tuple[dict[str, Any], type[Exception] | None, str]] = [
+    expected: list[tuple[Any, type[Exception] | None, str]] = [
         ({"id": "0"}, None, ""),
         ({"text": ""}, ApiError, "text: expected words that say what to look for"),
         ({"image": "/nowhere.png"}, FileNotFoundError, "/nowhere.png"),
@@ -298,6 +300,7 @@ def test_a_wrong_search_of_a_batch_has_its_error_in_its_place(likeness: Likeness
         ({"id": "1", "k": 0}, ApiError, "k: expected a whole number from 1 to"),
         ({"id": "1", "txt": None}, TypeError, "got txt: expected keywords among"),
         ({"image": "http://a.example/"}, ValueError, "use url="),
+        (None, TypeError, 'got None: expected a search, such as {"text": "a red star"}'),
         ({"id": "2"}, None, ""),
     ]
     searches: Any = [search for search, _, _ in expected]
@@ -319,9 +322,11 @@ def test_an_image_and_an_embedding_are_one_each(likeness: Likeness, client: Like
     for search in (likeness.search, client.search):
         with pytest.raises(TypeError, match=r"expected a vector, a list of numbers, got \['a.png', 'b.png'\]"):
             search(embedding=several)
-        with pytest.raises(TypeError, match="expected a picture as a path, a file's bytes or a PIL image, got list"):
+        with pytest.raises(TypeError, match=r"expected a vector, \(dim,\), got \(1, 16\): give one row of it"):
+            search(embedding=np.ones((1, 16)))
+        with pytest.raises(TypeError, match=r"expected a picture as a path, .* or a PIL image, got list"):
             search(image=several)
-        with pytest.raises(ValueError, match=r"expected a picture as .*'http://a\.example/b\.png': use url="):
+        with pytest.raises(ValueError, match=r"expected a picture as .*b\.png': in a search use url="):
             search(image="http://a.example/b.png")
     for name in ("id", "text", "url"):
         query: Any = {name: several}

@@ -54,6 +54,15 @@ def test_whole_numbers_with_gaps_stay_exact(likeness: Likeness, client: Likeness
         assert len(frame[["image_id", "signed"]].merge(frame, on="signed")) == 4
 
 
+@pytest.mark.parametrize("search", [{}, {"filter": {"label": "none"}}, {"id": "b.png"}, {"group_by": "label"}])
+def test_numbers_of_matches_have_the_same_types_without_values(
+    likeness: Likeness, client: LikenessClient, search: Any
+) -> None:
+    ours, theirs = likeness.search(**search).to_pandas(), client.search(**search).to_pandas()
+    for name in ("rank", "score", "percentile", "vector_rank", "group_size"):
+        assert ours[name].dtype == theirs[name].dtype != object
+
+
 def test_words_are_dictionaries_in_a_frame(likeness: Likeness, client: LikenessClient) -> None:
     for frame in (likeness.search(text="red", k=1).to_pandas(), client.search(text="red", k=1).to_pandas()):
         assert [{name: [*words] for name, words in found.items()} for found in frame["words"]] == [{"uri": ["red"]}]

@@ -162,6 +162,8 @@ def test_a_form_is_read_up_to_its_closing_boundary(client: TestClient, end: byte
 def test_other_content_types_and_compressed_bodies_are_refused(client: TestClient, media_type: str) -> None:
     response = client.post("/search", content=b"x", headers={"content-type": media_type})
     assert_problem(response, "unsupported-media-type", detail=f'"{media_type}"' if media_type else "no content type")
+    response = client.post("/embed", content=b"x", headers={"content-type": media_type})
+    assert_problem(response, "unsupported-media-type", detail="expected application/json, with pictures, if any, in")
     compressed = {"content-type": "application/json", "content-encoding": "gzip"}
     response = client.post("/search", content=gzip.compress(b'{"text": "star"}'), headers=compressed)
     assert_problem(response, "unsupported-media-type", detail='expected a body without Content-Encoding, got "gzip"')
@@ -296,7 +298,8 @@ def test_a_url_without_a_usable_picture_is_refused_with_a_reason(
 ) -> None:
     response = client.post("/search", json={"url": url.replace("{host}", pictures_at)})
     stage = "decode" if url.endswith("fake.png") else "fetch"
-    assert_problem(response, slug, detail="", reason=reason, stage=stage)
+    advice = "an allowed host; the server allows one that --allow-host names" if slug == "forbidden-address" else ""
+    assert_problem(response, slug, detail=advice, reason=reason, stage=stage)
     assert "secret" not in response.text
 
 

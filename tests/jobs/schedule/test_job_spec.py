@@ -102,6 +102,11 @@ def test_values_are_read_as_written(tmp_path: Path, line: str, expected: dict[st
         (WHOLE.replace("address: auto", "on: local"), r"line 4, resources\.on: local: expected ray, or none of actors"),
         (WHOLE + "searches: {}\n", r"line 21, searches: expected a list, got {}"),
         (WHOLE + "searches: [{name: a, min_score: 0, text: ''}]\n", r"searches\.0\.text: is empty"),
+        (
+            WHOLE + "annotations:\n- name: a\n  ocr: true\n-\n  ocr: true\n  name: score\n",
+            r"line 26, annotations\.1\.name: 'score': expected a name other than rank, ",
+        ),
+        (WHOLE + "annotations:\n- name: a\n- 7\n", r"line 22, .*line 23, annotations\.1: expected a mapping"),
         (WHOLE + "searches: [{name: 5, min_score: 0, text: a}]\n", r"searches\.0\.name: expected text, got 5"),
         (
             WHOLE + "searches: [{name: a, min_score: 0, text: a, notify: 'http://a'}]\n",

@@ -234,7 +234,7 @@ def test_duplicates(run: Run, collection: Path) -> None:
     refused = run("duplicates", collection, "--kinds", "odd").err
     assert "--kinds names odd: expected some of identical_bytes, " in refused
     header, *rows = csv.reader(run(*similar, "-1", "--format", "csv").out.splitlines())
-    assert [dict(zip(header, row, strict=True))["kind"] for row in rows] == ["keep", "similar", "similar"]
+    assert [dict(zip(header, row, strict=True))["kind"] for row in rows] == ["best", "similar", "similar"]
 
 
 def test_duplicates_are_moved_and_moved_back(run: Run, pictures: Path, tmp_path: Path) -> None:
