@@ -25,7 +25,11 @@ settings.register_profile("quick", max_examples=25, deadline=None, suppress_heal
 settings.register_profile("long", settings.get_profile("quick"), max_examples=300)
 settings.load_profile("quick")
 gc.disable()  # until `faster`: hardly anything becomes garbage while tests are collected
-sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]  # Ray's jsonschema compiles its grammars for 2 seconds
+# Every process that imports Ray imports jsonschema, and that a package of Jupyter's which compiles its grammars for 2
+# seconds. The folder has one of that name which cannot be imported; Ray's processes get the variable from this one.
+_QUICK_IMPORTS = str(Path(__file__).parent / "support" / "quick_imports")
+sys.path.insert(0, _QUICK_IMPORTS)
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), _QUICK_IMPORTS)))
 os.environ.setdefault("RAY_AUTH_MODE", "disabled")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("RAY_worker_niceness", "0")  # not 15, at which Ray's workers would be slow next to other tests
