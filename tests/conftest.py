@@ -32,6 +32,7 @@ sys.path.insert(0, _QUICK_IMPORTS)
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), _QUICK_IMPORTS)))
 os.environ.setdefault("RAY_AUTH_MODE", "disabled")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+os.environ.setdefault("RAY_num_workers_soft_limit", "16")  # not 4 idle ones: the next test uses those of the last
 os.environ.setdefault("RAY_worker_niceness", "0")  # not 15, at which Ray's workers would be slow next to other tests
 if "PYTEST_XDIST_WORKER" in os.environ:
     # Several processes share the cores: no busy waiting, and no threads that mostly wait for each other.
