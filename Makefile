@@ -29,6 +29,9 @@ notebook: $(READY)  ## Open the notebooks in JupyterLab, with a small demo colle
 	$(BIN)/python -m jobs.demo.collection demo-data
 	$(BIN)/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) notebooks/01_explore_neighbours.ipynb
 
+# Where that is set, each of some hundred processes compiles Likeness and its tests again.
+unexport PYTHONDONTWRITEBYTECODE
+
 # A file's tests stay in one process, see tests/conftest.py. Another in place of one that ended, as by a test's time,
 # would wait for ever for the rest of its file.
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder --max-worker-restart 0

@@ -18,7 +18,7 @@ from embedder.models.load import find_model, load_embedder
 from embedder.protocol import Embedder
 from index.collection import Collection
 from index.collection.find import find_collections
-from index.collection.records import ModelRecord
+from index.collection.records.model_record import ModelRecord
 from index.errors import CollectionError
 from index.search import Searcher
 from index.search.searcher import OpenVersion

@@ -1,9 +1,10 @@
 """The server's settings: keyword arguments, or environment variables that begin with LIKENESS_."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, Final, Self
 
-from pydantic import ByteSize, Field, field_validator
+from pydantic import AfterValidator, ByteSize, Field, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from api.access.caller_addresses import is_loopback
@@ -20,6 +21,10 @@ REQUESTS_PER_MINUTE: Final = 600
 _SEARCHES_PER_CORE: Final = 16
 # In addition to searches and fetches: pages, thumbnails, and slow request bodies.
 _OTHER_REQUESTS: Final = 64
+
+# Absolute, because a replica may have another working directory. With its links, because Kubernetes mounts a secret as
+# links to a folder, which each pod names differently and updates move.
+AbsolutePath = Annotated[str, Field(min_length=1), AfterValidator(lambda path: str(Path(path).absolute()))]
 
 
 @dataclass(frozen=True)
@@ -118,7 +123,7 @@ class ServeSettings(BaseSettings):
     allow_remote: bool = False
     """Listen beyond this machine even without keys (`--allow-remote`)."""
 
-    keys_file: str | None = Field(None, min_length=1)
+    keys_file: AbsolutePath | None = None
     """File of API keys (`--keys`), as `likeness keys` writes it. By default no keys."""
     show_locations: bool | None = None
     """Whether answers reveal where pictures (`uri`), models and the collection are; if not, `uri` is null. By default
@@ -215,16 +220,20 @@ class ServeSettings(BaseSettings):
         return usable_cpus() if replicas.maximum == 1 else max(1, int(self.num_cpus))
 
     @property
+    def requires_keys(self) -> bool:
+        return self.keys_file is not None
+
+    @property
     def needs_caller_addresses(self) -> bool:
         """Whether callers' addresses matter: without keys, each address has its own rate, and only this machine's may
         change index versions.
         """
-        return self.keys_file is None and not is_loopback(self.host)
+        return not self.requires_keys and not is_loopback(self.host)
 
     @property
     def is_private(self) -> bool:
         """Whether only this machine's users send requests. Keys are a sign of a proxy, and so of others."""
-        return not (self.keys_file or self.allow_remote or self.needs_caller_addresses)
+        return not (self.requires_keys or self.allow_remote or self.needs_caller_addresses)
 
     def limits(self) -> RequestLimits:
         # Base64 makes a picture a third larger.

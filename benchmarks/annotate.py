@@ -38,7 +38,7 @@ from index.builder.build_index import build_index
 from index.collection import Collection, writing
 from index.collection.annotations import annotation_log
 from index.collection.layout import VECTORS
-from index.collection.records import ModelRecord
+from index.collection.records.model_record import ModelRecord
 from index.collection.rows import EMBEDDING, embedding_type, vectors_of
 from index.search import Searcher
 from jobs.annotation.annotate import Annotate
@@ -46,10 +46,11 @@ from jobs.annotation.predictor import Batch, Columns, Recipe
 from jobs.annotation.predictors.labels import Labels
 from jobs.annotation.publish import publish
 from jobs.annotation.recipes import recipe_of
+from jobs.annotation_spec import AnnotationSpec
 from jobs.demo.drawing import SHAPES
 from jobs.embedding.model_source import model_record
 from jobs.exchange.import_vectors import VectorImport
-from jobs.spec import AnnotationSpec, Resources
+from jobs.spec import Resources
 from jobs.values import DEMO_MODEL
 
 LABELS = 100

@@ -29,7 +29,7 @@ from index.builder.build_index import build_index
 from index.collection import Collection
 from index.collection.annotations import annotation_log
 from index.collection.layout import FACTS, MANIFEST, ROW_FILES, run_path, version_path
-from index.collection.records import RowFile, RunManifest
+from index.collection.records.run_manifest import RowFile, RunManifest
 from index.collection.row_files import FileList
 from index.collection.rows import EMBEDDING, embedding_column, text_array
 from index.search import Searcher

@@ -27,7 +27,7 @@ from benchmarks.common.report import Report, run
 from embedder.images.decode import CropSpec, decode_image
 from index.builder.build_index import build_index
 from index.collection import Collection
-from index.collection.records import IndexSettings
+from index.collection.records.index_settings import IndexSettings
 from index.collection.rows import EMBEDDING, embedding_column
 from index.search import Searcher
 from jobs.demo.drawing import COLOURS, PATTERNS, SHAPES, Subject

@@ -74,7 +74,8 @@ class SearchOptions(TypedDict, total=False):
         PlainValidator(duplicate_cosine),
         WithJsonSchema({"anyOf": [{"type": "number", "minimum": -1, "maximum": 1}, {"type": "boolean"}]}),
         Field(
-            description=f"return only the best of images with this cosine or more between them; true means {DISTINCT}"
+            description=f"return only the best of images with this cosine or more between them; true means {DISTINCT}",
+            examples=[True, DISTINCT],
         ),
     ]
     diversity: Annotated[
@@ -125,6 +126,21 @@ OF_VECTORS: Final = ("min_score", "distinct", "diversity")
 """Options that are about vectors and their scores: they need a query that has some."""
 
 
+def sort_of(option: str) -> tuple[str, bool]:
+    """The column of an option `sort`, and whether it is descending."""
+    return option.removeprefix("-"), option.startswith("-")
+
+
+def columns_by_option(options: SearchOptions) -> dict[str, Sequence[str]]:
+    """The columns, or `score`, to sort, group and count by."""
+    sort, group_by = options.get("sort"), options.get("group_by")
+    return {
+        "sort": [] if sort is None else [sort_of(sort)[0]],
+        "group_by": [] if group_by is None else [group_by],
+        "facets": options.get("facets") or [],
+    }
+
+
 def is_set(options: Mapping[str, Any], name: str) -> bool:
     """Whether an option asks for something: a lowest score of 0 does, a diversity of 0 does not."""
     value = options.get(name)
@@ -159,9 +175,7 @@ class QueryLimits:
     @classmethod
     def checked(cls, k: object, options: SearchOptions, exclude: Iterable[str] = ()) -> QueryLimits:
         """OptionError for the first option that is invalid."""
-        k, offset = _or(k, DEFAULT_K), _or(options.get("offset"), 0)
-        if not is_whole(k) or not 1 <= k <= MAX_K:
-            raise OptionError("k", k, f"a whole number from 1 to {MAX_K:,}")
+        k, offset = checked_k(k), _or(options.get("offset"), 0)
         if not is_whole(offset) or not 0 <= offset <= MAX_K - k:
             raise OptionError("offset", offset, f"a whole number from 0 to {MAX_K - k:,}: k + offset is limited")
         diversity = checked_number("diversity", _or(options.get("diversity"), 0.0))
@@ -181,7 +195,7 @@ class QueryLimits:
         except ValueError as error:
             raise OptionError("distinct", options.get("distinct"), str(error)) from error
         return cls(
-            k=int(k),
+            k=k,
             offset=int(offset),
             min_score=-math.inf if (score := options.get("min_score")) is None else checked_min_score(score),
             distinct=distinct,
@@ -206,6 +220,14 @@ class QueryLimits:
     def is_by_rank(self) -> bool:
         """Whether what a page has depends on all matches before it."""
         return self.distinct is not None or self.diversity > 0
+
+
+def checked_k(k: object, maximum: int = MAX_K) -> int:
+    """How many matches to return: the default for None. OptionError for anything but a number up to the maximum."""
+    k = _or(k, DEFAULT_K)
+    if not is_whole(k) or not 1 <= k <= maximum:
+        raise OptionError("k", k, f"a whole number from 1 to {maximum:,}")
+    return int(k)
 
 
 def column_names(option: str, names: object) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from typing import Literal
 from rich.console import Console
 from rich.markup import escape
 
+from embedder.fetch.uris import FRAME_MARK
 from embedder.images.exif import EXIF_VERSION
 from embedder.images.formats import IMAGE_EXTENSIONS
 from embedder.protocol import Embedder
@@ -19,13 +20,17 @@ from embedder.python_class import what_changed
 from index.collection import writing
 from index.collection.annotations import annotation_log, list_annotations
 from index.collection.collection import Collection, Snapshot
-from index.collection.records import IndexSettings, ModelRecord, RunManifest
+from index.collection.records.index_settings import IndexSettings
+from index.collection.records.model_record import ModelRecord
+from index.collection.records.run_manifest import RunManifest
 from index.collection.rows import metadata_columns
 from index.errors import NotACollectionError, RolledBackError
 from index.matches import SEARCHES
 from index.storage.bucket_address import without_secrets
 from index.versions.servable import collection_model, live_manifest, live_or_last_good_manifest, live_version
 from jobs.addresses.check_listing import CheckedListing, CheckRules, check_listing
+from jobs.annotation.predictors.search_queries import Queries, remember
+from jobs.annotation.predictors.searches import check_searches, searches_recipe
 from jobs.annotation.publish import hidden_columns
 from jobs.embedding.commit import WrittenRun, commit
 from jobs.embedding.model_source import ModelCache, ModelSource, model_record
@@ -41,10 +46,9 @@ from jobs.planning.image_filter import EVERY_IMAGE, ImageFilter
 from jobs.planning.known_rows import write_known
 from jobs.planning.plan import Plan, last_filter
 from jobs.planning.recent_changes import leave_out_recent
-from jobs.search_spec import SearchSpec
 from jobs.sources.files import require_source_exists, source_address
 from jobs.sources.list_images import left_out_warning, list_images
-from jobs.sources.list_videos import FRAME_MARK, Frames, frames_of
+from jobs.sources.list_videos import Frames, frames_of
 from jobs.sources.listing import UNREADABLE, WEB
 from jobs.sources.stored_listing import Listing
 from jobs.spec import JobSpec
@@ -138,16 +142,13 @@ class Update:
             self._warn(warning)
         model = self._choose_model(snapshot)
         report.model = str(model)
-        searches = self._working_searches(collection, listing, model)
+        queries = self._check_searches(collection, listing, model)
         now = self.clock()
         checked = self._check(listing, snapshot, model, now)
         change = self._compare(checked, snapshot, model, image_filter, incomplete=incomplete)
         report.embedding = [EmbedReport.of(change.plans[0])]
         if self.dry_run:
-            if searches:
-                tested = counted(change.counts.to_embed + self._count_untested(searches, snapshot, model), "image")
-                number = len(searches)
-                report.notes.append(f"{tested} would be tested by {number:,} search{'es' if number > 1 else ''}")
+            self._note_untested(queries, snapshot, model, change.counts.to_embed)
             self._report_live(collection)
             return
         counts = change.counts
@@ -163,28 +164,31 @@ class Update:
             with report.timed("index"), self.console.status("bringing the index up to date"):
                 self._index(collection, sorted([*snapshot.committed, *runs], key=lambda run: run.run_id), texts)
 
-    def _working_searches(self, collection: Collection, listing: Listing, model: ModelRecord) -> list[SearchSpec]:
-        """The saved searches but for those that will not work, which is said before hours of embedding."""
+    def _check_searches(self, collection: Collection, listing: Listing, model: ModelRecord) -> Queries:
+        """The queries of the saved searches. What will not work is said before hours of embedding."""
         if not self.spec.searches:
-            return []
-        from jobs.annotation.predictors.searches import check_searches  # late: most jobs have none
-
-        broken = check_searches(self.spec, collection, listing.schema, model, self.embedder)
+            return Queries()
+        queries = check_searches(self.spec, collection, listing.schema, model, self.embedder)
         if self.dry_run:
-            self.report.problems += broken.values()
+            self.report.problems += queries.broken.values()
         else:  # `run_searches` has the last word
-            for problem in broken.values():
+            remember(collection, queries.vectors)
+            for problem in queries.broken.values():
                 self._warn(problem)
-        return [each for each in self.spec.searches if each.name not in broken]
+        return queries
 
-    def _count_untested(self, searches: Sequence[SearchSpec], snapshot: Snapshot, model: ModelRecord) -> int:
-        """How many images that are embedded already the saved searches have yet to test."""
+    def _note_untested(self, queries: Queries, snapshot: Snapshot, model: ModelRecord, to_embed: int) -> None:
+        """How many images the saved searches would test: those to embed, and those that are embedded already."""
+        searches = [each for each in self.spec.searches if each.name not in queries.broken]
+        if not searches:
+            return
         from jobs.annotation.annotate import plan_annotation  # late: most jobs have no searches
-        from jobs.annotation.predictors.searches import searches_recipe
 
         collection, live = snapshot.collection, snapshot.live.of_model(model)
-        recipe = searches_recipe(searches, {}, collection, live, model)  # which only plans
-        return plan_annotation(live, annotation_log(collection, SEARCHES).snapshot(), recipe).todo.num_rows
+        recipe = searches_recipe(searches, queries, collection, live)
+        plan = plan_annotation(live, annotation_log(collection, SEARCHES).snapshot(), recipe)
+        tested, number = counted(to_embed + plan.todo.num_rows, "image"), len(searches)
+        self.report.notes.append(f"{tested} would be tested by {number:,} search{'es' if number > 1 else ''}")
 
     def _report_live(self, collection: Collection) -> None:
         live, report = live_manifest(collection), self.report

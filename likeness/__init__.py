@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from api.client import LikenessClient
-    from api.errors import ClientError, Problem, RequestRefused, ServerUnavailable, ServerUnreachable
+    from api.errors import ClientError, RequestRefused, ServerUnavailable, ServerUnreachable
     from api.explore import Likeness
+    from api.problems import Problem
     from index.collection import Collection
 
 __all__ = [
@@ -29,7 +30,7 @@ _MODULES = {
     "Collection": "index.collection",
     "Likeness": "api.explore",
     "LikenessClient": "api.client",
-    "Problem": "api.errors",
+    "Problem": "api.problems",
     "RequestRefused": "api.errors",
     "ServerUnavailable": "api.errors",
     "ServerUnreachable": "api.errors",

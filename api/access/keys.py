@@ -10,7 +10,7 @@ import hmac
 import logging
 import os
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -21,6 +21,7 @@ from typing import Annotated, Final, Literal
 from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
 
 from api.errors import KeysError
+from api.problems import Unauthorized
 
 logger = logging.getLogger(__name__)
 
@@ -82,6 +83,17 @@ class KeyRing:
     def find(self, key: bytes) -> StoredKey | None:
         self._refresh()
         return self._contents.find(key)
+
+    def authenticate(self, headers: Mapping[str, str]) -> StoredKey:
+        """The key of a request. Raises Unauthorized for a missing or invalid one."""
+        scheme, _, sent = headers.get("authorization", "").partition(" ")
+        key = sent.strip() if scheme.lower() == "bearer" else headers.get("x-api-key")
+        if key is None:
+            raise Unauthorized("expected a key as `Authorization: Bearer KEY` or `X-API-Key: KEY`, got none")
+        # Header values are bytes, which Starlette reads as latin-1.
+        if (found := self.find(key.encode("latin-1"))) is None:
+            raise Unauthorized("the key is not valid: it is mistyped, was removed, or belongs to another server")
+        return found
 
     def _refresh(self) -> None:
         try:

@@ -23,7 +23,7 @@ from api.settings import Replicas, ServeSettings, server_url
 from embedder.openmp import OPENMP_ENVIRONMENT
 from embedder.protocol import Embedder
 from embedder.python_class import append_to_path
-from index.collection.records import ModelRecord
+from index.collection.records.model_record import ModelRecord
 from index.search.searcher import no_index
 from index.storage.bucket_address import without_secrets
 
@@ -146,15 +146,12 @@ def _absolute(settings: ServeSettings) -> ServeSettings:
     model = settings.model
     if model is not None and Path(model).is_dir():
         model = str(Path(model).resolve())
-    # With links: Kubernetes mounts a secret as links to a folder, which each pod names differently and updates move.
-    keys_file = settings.keys_file and str(Path(settings.keys_file).absolute())
     # Addresses, not locations, which omit the credentials that replicas need.
     first, *others = (
         collection.storage.address if name == collection.name else f"{name}={collection.storage.address}"
         for name, collection in collections.items()
     )
-    addresses = {"collection": first, "more_collections": tuple(others)}
-    return settings.model_copy(update={**addresses, "model": model, "keys_file": keys_file})
+    return settings.model_copy(update={"collection": first, "more_collections": tuple(others), "model": model})
 
 
 def shard_application(settings: ServeSettings, number: int, memory: int) -> serve.Application:

@@ -6,7 +6,7 @@ from typing import Final
 from api.build_service import served_collections
 from api.errors import DeployError
 from api.settings import ServeSettings
-from index.collection.records import VersionManifest
+from index.collection.records.version_manifest import VersionManifest
 from index.search.shard import split_into_shards
 from index.versions.servable import live_manifest
 

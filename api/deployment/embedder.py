@@ -16,14 +16,14 @@ from ray.serve.handle import DeploymentHandle
 from api.build_service import first_model, served_collections
 from api.deployment.replica_cache import ReplicaCache
 from api.deployment.replica_calls import answer, cancel, replica_errors
-from api.errors import EmbedderUnavailable
 from api.observe.log import configure_logs
+from api.problems import EmbedderUnavailable
 from api.search.batcher import ContentKey, EmbeddingCache, QueryBatcher
 from api.search.engine import EXPECTED_ERRORS, Batchers, LoadModel
 from api.settings import ServeSettings
 from embedder.images import CropSpec
 from embedder.protocol import ModelIdentity
-from index.collection.records import ModelRecord
+from index.collection.records.model_record import ModelRecord
 
 logger = logging.getLogger(__name__)
 

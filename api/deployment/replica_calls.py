@@ -8,7 +8,7 @@ from typing import Any, Final
 from ray.exceptions import RayActorError, RayError, RayTaskError
 from ray.serve.exceptions import RayServeException
 
-from api.errors import Problem
+from api.problems import Problem
 
 # Even after the deadline, so that an answer that came while the caller waited for another one is still used.
 _MIN_WAIT_S: Final = 0.05

@@ -14,8 +14,8 @@ from api.build_service import served_collections
 from api.deployment.replica_cache import ReplicaCache
 from api.deployment.replica_calls import answer, replica_errors
 from api.deployment.shard_calls import ShardCaller
-from api.errors import ShardUnavailable
 from api.observe.log import configure_logs
+from api.problems import ShardUnavailable
 from api.settings import ServeSettings
 from index.collection import Collection
 from index.errors import CollectionError

@@ -12,7 +12,7 @@ from api.search.engine import require_same_model
 from embedder.errors import ModelError
 from embedder.images import CropSpec
 from embedder.protocol import Embedder, ModelIdentity
-from index.collection.records import ModelRecord
+from index.collection.records.model_record import ModelRecord
 
 
 class LazyModel:

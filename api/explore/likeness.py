@@ -28,12 +28,12 @@ from api.client.query import (
     with_options,
 )
 from api.documents import SOURCE_FIELDS
-from api.errors import Problem, TextNotSupported, invalid
 from api.explore.lazy_model import LazyModel
 from api.explore.neighbours import Neighbours, PictureRow, QueryPart, map_concurrently
 from api.explore.picture_map import PictureMap
 from api.explore.query_like import BareQuery, example_of
 from api.observe.log import Stopwatch
+from api.problems import Problem, TextNotSupported, invalid
 from api.search.engine import LiveEngine
 from api.search.page import direction_of, naming_option
 from api.search.pictures import MAX_SIDE, MIN_SIDE, Pictures

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin, get_type_h
 import pyarrow as pa
 from PIL import Image, ImageDraw
 
-from api.errors import Problem
 from api.explore.grid import Card, grid_html, shown_text
+from api.problems import Problem
 from api.search.query import Part, SearchResult, metadata_column
 from api.search.service import region_of
 from embedder.errors import ImageError

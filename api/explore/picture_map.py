@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageColor
 
-from api.errors import Problem
 from api.explore.grid import data_uri, shown_text
 from api.explore.neighbours import Thumbnail, map_concurrently
+from api.problems import Problem
 
 PALETTE = (
     *("#4363d8", "#f58231", "#3cb44b", "#e6194b", "#911eb4", "#21b6d6", "#d9a400", "#f032e6"),

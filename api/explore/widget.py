@@ -11,12 +11,13 @@ import anywidget
 import traitlets
 
 from api.client.query import Example, Search
-from api.errors import ApiError, InvalidRequest
+from api.errors import ApiError
 from api.explore.neighbours import Neighbours
+from api.problems import InvalidRequest
 from api.search.page import naming_option
 from embedder.errors import EmbedderError
 from index.errors import CollectionError
-from index.search_options import MAX_K, QueryLimits
+from index.search_options import MAX_K, checked_k
 
 _CONTROLS = """
 .likeness .lk-controls { display: flex; flex-wrap: wrap; gap: 8px; align-items: center; margin-bottom: 8px; }
@@ -68,7 +69,7 @@ class ExploreWidget(anywidget.AnyWidget):
         self._search = search
         self._options = options
         with naming_option():
-            self._k = QueryLimits.checked(options.get("k"), {}).k
+            self._k = checked_k(options.get("k"))
         self._steps: list[_Step] = []
         self._go(_Step(query=query, other=other, share=0.5 if other else 0.0))
         super().__init__(view=self._view())

@@ -12,7 +12,7 @@ from api.http.middleware.admission import ConcurrencyLimit, Slots
 from api.http.middleware.auth import AuthMiddleware
 from api.http.middleware.every_request import EveryRequestMiddleware
 from api.http.openapi import guarded_routes, install_openapi, open_routes
-from api.http.problem_documents import PROBLEM_HANDLERS, problem_table
+from api.http.problem_responses import PROBLEM_HANDLERS, problem_table
 from api.http.query_runner import QueryRunner
 from api.http.routes.collections import collection_routes
 from api.http.routes.images import duplicate_routes, image_routes

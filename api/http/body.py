@@ -13,9 +13,8 @@ from starlette.datastructures import FormData, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.types import Message
 
-from api import errors
+from api import problems
 from api.documents import SOURCE_FIELDS, decode_base64
-from api.errors import Problem, abbreviate, invalid, invalid_fields
 from api.http.parameters import merged, single
 from api.http.requests import (
     BATCH,
@@ -29,11 +28,12 @@ from api.http.requests import (
     UploadFields,
     read_texts,
 )
+from api.problems import Problem, abbreviate, invalid, invalid_fields
 from api.search.page import naming_option
 from api.search.query import Part, Query, fields_in, options_in
 from api.settings import RequestLimits
 from index.filters.plain import parse_strictly
-from index.search_options import DEFAULT_K
+from index.search_options import checked_k
 
 T = TypeVar("T")
 
@@ -55,11 +55,11 @@ class _Form(MultiPartParser):
         try:
             form = await super().parse()
         except MultiPartException as error:
-            raise errors.MalformedBody(error.message) from error
+            raise problems.MalformedBody(error.message) from error
         if self._has_end:
             return form
         await form.close()
-        raise errors.MalformedBody("expected a form up to its closing boundary, got one that was cut off")
+        raise problems.MalformedBody("expected a form up to its closing boundary, got one that was cut off")
 
 
 class BodyReader:
@@ -91,7 +91,7 @@ class BodyReader:
         """The result of `parse` for the JSON document in the body. Raises Problem like `search`."""
         if (media_type := _media_type(request)) != "application/json":
             got = abbreviate(media_type) if media_type else "no content type"
-            raise errors.UnsupportedMediaType(f"expected {expected}; got {got}")
+            raise problems.UnsupportedMediaType(f"expected {expected}; got {got}")
         body = await self._with_timeout(_with_limit(request, self._limits.max_json_bytes, "JSON body").body())
 
         def parse_body() -> T:
@@ -134,7 +134,7 @@ class BodyReader:
             with anyio.fail_after(timeout_s):
                 return await reading
         except TimeoutError as error:
-            raise errors.RequestTimeout(f"expected the body within {timeout_s:g} s") from error
+            raise problems.RequestTimeout(f"expected the body within {timeout_s:g} s") from error
 
     async def _read_multipart(self, request: Request) -> Query:
         max_bytes = self._limits.max_upload_bytes
@@ -163,10 +163,8 @@ class BodyReader:
 
     def _query(self, parts: tuple[Part, ...], fields: Mapping[str, Any]) -> Query:
         options = options_in(fields)
-        k = DEFAULT_K if (k := options.get("k")) is None else k
-        if not 1 <= k <= self._limits.max_k:
-            raise invalid("k", f"a whole number from 1 to {self._limits.max_k}", k)
         with naming_option():
+            checked_k(options.get("k"), self._limits.max_k)
             return Query(parts=parts, options=options)
 
     def _parts(self, source: Mapping[str, Any]) -> tuple[Part, ...]:
@@ -211,7 +209,7 @@ def _media_type(request: Request) -> str:
     """The body's media type, in lower case. Raises Problem for a compressed body."""
     encoding = request.headers.get("content-encoding", "identity").strip().lower()
     if encoding not in ("", "identity"):
-        raise errors.UnsupportedMediaType(f"expected a body without Content-Encoding, got {abbreviate(encoding)}")
+        raise problems.UnsupportedMediaType(f"expected a body without Content-Encoding, got {abbreviate(encoding)}")
     return request.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
@@ -219,14 +217,14 @@ def _document(body: bytes, limits: RequestLimits) -> Any:
     # Each value but the first follows a comma or a member's name.
     if body.count(b",") > limits.max_json_values:
         expected = f"expected a JSON body of at most {limits.max_json_values:,} values"
-        raise errors.TooLarge(f"{expected}, got more: send it in parts")
+        raise problems.TooLarge(f"{expected}, got more: send it in parts")
     if not body.strip():
-        raise errors.MalformedBody("expected a JSON object, got an empty body")
+        raise problems.MalformedBody("expected a JSON object, got an empty body")
     try:
         encoding = json.detect_encoding(body[:4])  # of a byte order mark, as Windows writes it
         return parse_strictly(body if encoding == "utf-8" else body.decode(encoding))
     except ValueError as error:
-        raise errors.MalformedBody(f"expected a JSON object: {error}") from error
+        raise problems.MalformedBody(f"expected a JSON object: {error}") from error
 
 
 def _with_limit(request: Request, max_bytes: int, content: str, *, overhead: int = 0) -> Request:
@@ -248,7 +246,7 @@ def _with_limit(request: Request, max_bytes: int, content: str, *, overhead: int
 
 
 def _too_large(content: str, max_bytes: int) -> Problem:
-    return errors.TooLarge(f"expected {content} of at most {max_bytes:,} bytes, got more")
+    return problems.TooLarge(f"expected {content} of at most {max_bytes:,} bytes, got more")
 
 
 def _or_problem(read: Callable[[], T]) -> T | Problem:

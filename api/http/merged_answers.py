@@ -19,7 +19,7 @@ from api.settings import RequestLimits
 from index.filters.facets import Counts
 from index.matches import Match
 from index.search.result_set import MAX_VALUES, Answer, Hit, merged_hits
-from index.search_options import BEST_FIRST, MAX_K, Place
+from index.search_options import BEST_FIRST, MAX_K, Place, sort_of
 
 
 def have_one_model(engines: Mapping[str, Engine]) -> bool:
@@ -55,15 +55,15 @@ def _merged(answers: Sequence[Answer], starts: Sequence[int], query: Query) -> A
 
     Scores of different models say nothing about each other: such matches are in the order of their ranks.
     """
-    sort, grouped = query.options.get("sort") or BEST_FIRST, query.options.get("group_by") is not None
-    by_rank = sort.removeprefix("-") == "score"
+    column, descending = sort_of(query.options.get("sort") or BEST_FIRST)
+    by_rank, grouped = column == "score", query.options.get("group_by") is not None
     hits, matches = list[Hit](), dict[int, Match]()
     for answer, start in zip(answers, starts, strict=False):
         for rank, match in enumerate(answer.matches):
             key, position = rank if by_rank else answer.keys[rank], start + answer.positions[rank]
             hits.append(Hit(key, match.image_id, position, match.score, group=match.group))
             matches[position] = match
-    ranked = merged_hits(hits, descending=sort.startswith("-") and not by_rank, grouped=grouped)
+    ranked = merged_hits(hits, descending=descending and not by_rank, grouped=grouped)
     page = ranked[query.place.seen :][: query.k]
     sizes = sum((Counter(answer.group_sizes or {}) for answer in answers), Counter[Any]())
     total, end = sum(answer.total for answer in answers), Place(query.place.seen + len(page), query.place.first)

@@ -10,11 +10,11 @@ from fastapi.params import Depends
 from fastapi.security import APIKeyHeader, HTTPBearer
 from pydantic import TypeAdapter
 
-from api.errors import COMMON_PROBLEMS, GUARDED_PROBLEMS, KEY_PROBLEMS, Problem
 from api.http.middleware.every_request import API_VERSION, VERSION
 from api.http.parameters import check_parameters
-from api.http.problem_documents import problem_docs
+from api.http.problem_responses import problem_docs
 from api.http.requests import BATCH, COLLECTIONS_SEARCH, EMBED, JSON_TEXT_FIELDS, PROMOTE, SEARCH, UPLOAD, Document
+from api.problems import COMMON_PROBLEMS, GUARDED_PROBLEMS, KEY_PROBLEMS, Problem
 
 _PICTURE: Final = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAQAAAC1HAwCAAAAC0lEQVR42mNk+A8AAQUBAScY42YAAAAASUVORK5CYII="
 # Except those with a URL or an id, the examples work on every server.

@@ -7,10 +7,10 @@ from urllib.parse import unquote_to_bytes
 
 from fastapi import Header, Request
 
-from api.errors import abbreviate, invalid, invalid_fields
 from api.http.middleware.admission import PROBE_PATHS
 from api.http.middleware.every_request import API_VERSION, VERSION
-from api.http.problem_documents import MAX_ERRORS
+from api.http.problem_responses import MAX_ERRORS
+from api.problems import abbreviate, invalid, invalid_fields
 
 T = TypeVar("T")
 

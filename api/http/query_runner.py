@@ -10,13 +10,13 @@ from anyio import CapacityLimiter, to_thread
 from fastapi import Request
 
 from api.documents import Embedded, Found, SearchResponse
-from api.errors import CollectionUnavailable, NotFound, TextNotSupported
 from api.http.body import BodyReader
 from api.http.middleware.admission import SLOT, Slots
 from api.http.middleware.every_request import COLLECTION
 from api.http.middleware.rate_limit import charge
 from api.http.responses import LOCATION_COLUMNS, check_columns, redact, search_response, timing
 from api.observe.log import Stopwatch, current_record
+from api.problems import CollectionUnavailable, NotFound, TextNotSupported
 from api.search.collections import Collections
 from api.search.engine import Engine
 from api.search.query import Part, Query

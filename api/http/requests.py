@@ -1,5 +1,6 @@
 """The bodies and parameters of requests: searches, alone and in batches, items to embed, versions to promote."""
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Generic, Required, TypeVar
@@ -19,22 +20,14 @@ from pydantic_core import CoreSchema, ErrorDetails, core_schema
 from typing_extensions import TypedDict
 
 from api.documents import MAX_BATCH, SOURCE_FIELDS
-from api.errors import abbreviate, invalid_fields
-from api.http.problem_documents import MAX_ERRORS, field_error, wrong_document
+from api.http.problem_responses import MAX_ERRORS, field_error, wrong_document
+from api.problems import abbreviate, invalid_fields
 from api.search.query import QueryOptions, Weighted
-from index.collection.bounds import VersionName
+from index.collection.records.bounds import VersionName
 from index.filters.plain import parse_strictly
 
 _MAX_NAMES: Final = 64
 _MAX_EXAMPLES: Final = 16
-JSON_TEXT_FIELDS: Final = {
-    "crop": "[0.5, 0, 0.5, 1]",
-    "distinct": "true or 0.98",
-    "facets": '["label"]',
-    "fields": '["label"]',
-    "filter": '{"label": "cat"}',
-}
-"""Fields that are JSON text in a form or URL, with an example of each."""
 _STRICT: Final = ConfigDict(strict=True, extra="forbid")
 _TEXTS: Final = ConfigDict(extra="forbid")
 
@@ -253,14 +246,32 @@ class PromoteRequest(TypedDict):
     version: Annotated[VersionName, Field(examples=["000012"])]
 
 
-SEARCH: Final = Document(SearchRequest, ExactlyOne((*SOURCE_FIELDS, "queries"), optional=True))
+def _one_source(kind: type, *, but: str = "") -> ExactlyOne:
+    """At most one of the fields of a search that say what to look for."""
+    names = [name for name in (*SOURCE_FIELDS, "queries") if name in kind.__annotations__ and name != but]
+    return ExactlyOne(tuple(names), optional=True)
+
+
+SEARCH: Final = Document(SearchRequest, _one_source(SearchRequest))
 BATCH: Final = Document(BatchRequest)
 EMBED: Final = Document(EmbedRequest, ExactlyOne(("images", "texts", "urls")))
 ITEM: Final = Document(QuerySource)
-COLLECTIONS_SEARCH: Final = Document(
-    CollectionsSearchRequest, ExactlyOne(("url", "image", "text", "embedding", "queries"), optional=True)
-)
+COLLECTIONS_SEARCH: Final = Document(CollectionsSearchRequest, _one_source(CollectionsSearchRequest, but="id"))
 UPLOAD: Final = Document(UploadFields)
-SEARCH_PARAMETERS: Final = Document(SearchParameters, ExactlyOne(("url", "text", "id"), optional=True), source="URL")
+SEARCH_PARAMETERS: Final = Document(SearchParameters, _one_source(SearchParameters), source="URL")
 FACET_PARAMETERS: Final = Document(FacetParameters)
 PROMOTE: Final = Document(PromoteRequest)
+
+
+def _is_json_text(schema: Mapping[str, Any]) -> bool:
+    """Whether a form or URL has a field as JSON text: a list, an object, or one of several types."""
+    kinds = [each for each in schema.get("anyOf", [schema]) if each["type"] != "null"]
+    return len(kinds) > 1 or kinds[0]["type"] in ("array", "object")
+
+
+JSON_TEXT_FIELDS: Final = {
+    name: " or ".join(map(json.dumps, schema["examples"]))
+    for name, schema in SEARCH_PARAMETERS.adapter.json_schema()["properties"].items()
+    if _is_json_text(schema)
+}
+"""Fields that are JSON text in a form or URL, with examples of each."""

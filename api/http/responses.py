@@ -22,15 +22,17 @@ from api.documents import (
     VersionOut,
     json_bytes,
 )
-from api.errors import invalid
+from api.problems import invalid
 from api.search.query import QueryOptions, SearchResult
 from api.settings import RequestLimits
 from embedder.identity import ModelIdentity
-from index.collection.records import ModelRecord, VersionManifest
+from index.collection.records.model_record import ModelRecord
+from index.collection.records.version_manifest import VersionManifest
 from index.collection.rows import FIXED_COLUMNS
 from index.filters.filter import named_columns
 from index.matches import Match
 from index.search import VersionSearcher
+from index.search_options import columns_by_option
 from index.versions.promotion import Version
 
 LOCATION_COLUMNS: Final = frozenset({"uri"})
@@ -157,13 +159,8 @@ def visible_model_id(model_id: str, show_locations: bool) -> str:
 
 def check_columns(options: QueryOptions, columns: Collection[str], show_locations: bool) -> None:
     """Raises Problem for options with columns that callers must not know about. The index checks the rest."""
-    named: dict[str, Iterable[str | None]] = {
-        "filter": [*named_columns(options.get("filter"))],
-        "sort": [(options.get("sort") or "").removeprefix("-")],
-        "group_by": [options.get("group_by")],
-        "facets": options.get("facets") or (),
-    }
+    named = {"filter": named_columns(options.get("filter")), **columns_by_option(options)}
     for option, names in () if show_locations else named.items():
         for name in names:
-            if name in LOCATION_COLUMNS or (name not in columns and name not in (None, "", "score")):
+            if name in LOCATION_COLUMNS or (name not in columns and name not in ("", "score")):
                 raise invalid(option, "columns that `GET /index` names", name)

@@ -11,8 +11,8 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from api.errors import PROBLEMS
 from api.observe.log import RequestRecord
+from api.problems import PROBLEMS
 from embedder.errors import reason_label
 
 _SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)

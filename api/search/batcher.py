@@ -15,7 +15,7 @@ import numpy as np
 from cachetools import LRUCache
 from numpy.typing import NDArray
 
-from api.errors import EmbedderUnavailable, Problem
+from api.problems import EmbedderUnavailable, Problem
 from embedder.images import Region
 from embedder.protocol import Embedder
 

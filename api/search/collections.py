@@ -11,12 +11,13 @@ from typing import Final, Self, TypeVar
 
 from anyio import CapacityLimiter, to_thread
 
-from api.errors import ApiError, CollectionNotFound, CollectionUnavailable, Problem, abbreviate
+from api.errors import ApiError
+from api.problems import CollectionNotFound, CollectionUnavailable, Problem, abbreviate
 from api.search.engine import EXPECTED_ERRORS, Batchers
 from api.search.service import SearchService
 from embedder.images.decoder_pool import DecodePool
 from index.collection import Collection
-from index.collection.records import VersionManifest
+from index.collection.records.version_manifest import VersionManifest
 from index.errors import NotACollectionError
 from index.versions.servable import LiveVersion, live_version
 

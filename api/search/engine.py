@@ -12,14 +12,15 @@ from weakref import WeakValueDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from api.errors import ApiError, OtherModelError, VersionGone, abbreviate
+from api.errors import ApiError, OtherModelError
+from api.problems import VersionGone, abbreviate
 from api.search.batcher import ContentKey, EmbeddingCache, QueryBatcher
 from embedder.errors import EmbedderError, Rejected, UnsupportedInputError
 from embedder.images import CropSpec
 from embedder.protocol import Embedder, ModelIdentity
 from embedder.python_class import what_changed
 from index.collection import Collection
-from index.collection.records import UNKNOWN_MODEL_MESSAGE, ModelRecord
+from index.collection.records.model_record import UNKNOWN_MODEL_MESSAGE, ModelRecord
 from index.errors import CollectionError
 from index.search import Searcher, VersionSearcher
 from index.search.joined_index import JoinedSearcher

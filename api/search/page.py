@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from api.documents import FacetOut, FacetValueOut, PageOut
-from api.errors import abbreviate, invalid, invalid_fields
+from api.problems import abbreviate, invalid, invalid_fields
 from api.search.cursor import Cursor
 from api.search.query import NOT_OF_WORDS, Part, Query
 from index.collection.rows import FIXED_COLUMNS

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import TypeVar
 
-from api.errors import ShardUnavailable
+from api.problems import ShardUnavailable
 from index.search import VersionSearcher
 from index.search.sharded_index import ShardsLostError
 

@@ -8,9 +8,9 @@ from typing import Any, Final, NamedTuple
 
 from cachetools import LRUCache, cached
 
-from api import errors
-from api.errors import Problem
+from api import problems
 from api.observe.log import is_awaited
+from api.problems import Problem
 from api.search.batcher import ENTRY_BYTES
 from embedder.errors import FetchError, ImageError, Rejected
 from embedder.fetch import Fetcher
@@ -29,18 +29,18 @@ MAX_SIDE: Final = 1024
 
 # Problem of a query's picture for each reason of rejection; other reasons are mapped by their stage.
 _PROBLEM_BY_REASON: Final[dict[str, type[Problem]]] = {
-    "bad_uri": errors.BadUrl,
-    "forbidden_userinfo": errors.BadUrl,
-    "forbidden_scheme": errors.ForbiddenScheme,
-    "forbidden_address": errors.ForbiddenAddress,
-    "forbidden_port": errors.ForbiddenAddress,
-    "timeout": errors.UrlTimeout,
-    "unknown_host": errors.UrlUnreachable,
-    "connection_failed": errors.UrlUnreachable,
-    "tls_failed": errors.UrlUnreachable,
-    "not_an_image": errors.UnusableImage,
-    "out_of_memory": errors.OutOfMemory,
-    "decoders_busy": errors.Overloaded,
+    "bad_uri": problems.BadUrl,
+    "forbidden_userinfo": problems.BadUrl,
+    "forbidden_scheme": problems.ForbiddenScheme,
+    "forbidden_address": problems.ForbiddenAddress,
+    "forbidden_port": problems.ForbiddenAddress,
+    "timeout": problems.UrlTimeout,
+    "unknown_host": problems.UrlUnreachable,
+    "connection_failed": problems.UrlUnreachable,
+    "tls_failed": problems.UrlUnreachable,
+    "not_an_image": problems.UnusableImage,
+    "out_of_memory": problems.OutOfMemory,
+    "decoders_busy": problems.Overloaded,
 }
 
 
@@ -68,11 +68,11 @@ class Pictures:
             return self._original(row) if size is None else self._thumbnail(row, size)
         except (FetchError, ImageError) as error:
             if error.reason == "decoders_busy":
-                raise _problem_of(error, errors.Overloaded, str(error)) from error
+                raise _problem_of(error, problems.Overloaded, str(error)) from error
             # The error's message may name the operator's paths and buckets, so callers get only the reason.
             gone = error.reason in {"not_found", "http_404", "http_410"}
             failure = "is no longer there" if gone else f"cannot be read: {error.reason}"
-            kind = errors.PictureNotFound if gone else errors.PictureUnavailable
+            kind = problems.PictureNotFound if gone else problems.PictureUnavailable
             raise _problem_of(error, kind, f"the file of {row['image_id']!r} {failure}") from error
 
     def _original(self, row: Mapping[str, Any]) -> Picture:
@@ -94,11 +94,11 @@ class Pictures:
         """
         if row["uri"] is None:
             problem = f"{row['image_id']!r} has no file: its vector was imported without an address"
-            raise errors.PictureUnavailable(problem, reason="no_uri", stage="fetch", retryable=False)
+            raise problems.PictureUnavailable(problem, reason="no_uri", stage="fetch", retryable=False)
         data = self._fetcher.fetch(row["uri"])
         if row["content_hash"] in (None, sha256(data).hexdigest()):
             return data
-        raise errors.PictureUnavailable(
+        raise problems.PictureUnavailable(
             f"the file of {row['image_id']!r} has changed since it was embedded: embed it again to see it",
             reason="changed",
             stage="fetch",
@@ -110,9 +110,9 @@ def problem_of_query(rejected: Rejected, field: str) -> Problem:
     """The problem of a query's picture, which came in `field` of the request."""
     kind = _PROBLEM_BY_REASON.get(rejected.reason)
     if kind is None and rejected.stage != "fetch":
-        kind = errors.UnusableImage
+        kind = problems.UnusableImage
     elif kind is None:
-        kind = errors.UrlUnreachable if rejected.reason.startswith("http_5") else errors.UrlNotUsable
+        kind = problems.UrlUnreachable if rejected.reason.startswith("http_5") else problems.UrlNotUsable
     detail = str(rejected)
     if rejected.stage == "embed":  # raised by the operator's own class: the details are for the log
         logger.warning("a query's picture has no vector: %s", rejected)
@@ -126,6 +126,6 @@ def _thumbnail_key(row: Mapping[str, Any], size: int) -> tuple[Any, ...]:
 
 
 def _problem_of(rejected: Rejected, kind: type[Problem], detail: str, **more: Any) -> Problem:
-    wait = {"retry_after_s": _BUSY_RETRY_S} if kind is errors.Overloaded else {}
+    wait = {"retry_after_s": _BUSY_RETRY_S} if kind is problems.Overloaded else {}
     facts = {"reason": rejected.reason, "stage": rejected.stage, "retryable": rejected.retryable}
     return kind(detail, **more, **facts, **wait)

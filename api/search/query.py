@@ -18,19 +18,20 @@ from embedder.identity import ModelIdentity
 from index.errors import OptionError
 from index.matches import MATCH_COLUMNS, Match
 from index.queries import QueryKind, Source, kind_of
-from index.search_options import DEFAULT_K, MAX_K, OF_VECTORS, Place, QueryLimits, SearchOptions, checked_number, is_set
+from index.search_options import (
+    DEFAULT_K,
+    MAX_K,
+    OF_VECTORS,
+    Place,
+    QueryLimits,
+    SearchOptions,
+    checked_k,
+    checked_number,
+    is_set,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
-
-UNLIKE_WEIGHT: Final = 0.3
-"""Default weight of an image to be unlike, if one to be like weighs 1. Searching for one drawn picture and against one
-of another shape, 94% of first matches have the right shape; 95% without the latter, and 67% if it weighs 1.
-"""
-FITTING_PERCENTILE: Final = 99.995
-"""Default minimum percentile of a match that fits its words. In the demo collection 99% of 200 captions find what they
-describe, and 97% of 200 for a shape, a colour or a subject that no image has find nothing.
-"""
 
 NOT_OF_WORDS: Final = (*OF_VECTORS, "min_percentile")
 """A search for words alone takes none of these."""
@@ -217,7 +218,7 @@ class Query:
 
     @property
     def k(self) -> int:
-        return DEFAULT_K if (k := self.options.get("k")) is None else int(k)
+        return checked_k(self.options.get("k"))
 
     @property
     def offset(self) -> int:

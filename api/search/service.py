@@ -11,9 +11,9 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from api import errors
-from api.errors import Problem, abbreviate, invalid
+from api import problems
 from api.observe.log import Stopwatch, current_record, is_awaited, record_outcome
+from api.problems import Problem, abbreviate, invalid
 from api.search.batcher import ContentKey
 from api.search.engine import Engine, LiveEngine
 from api.search.page import check_fields, editions_of, naming_option, page_fields, page_of
@@ -118,13 +118,13 @@ class SearchService:
     ) -> Answered:
         """Like `search`, with the searcher that answered. `vectors` are those of the query's parts, if known."""
         check_fields(engine.searcher, query.options.get("fields"))
-        refusal: errors.Problem | None = None
+        refusal: Problem | None = None
         parts = query.parts if query.needs_vectors else ()
         if query.parts and not parts and query.hidden.issuperset(engine.searcher.word_columns):
-            refusal = errors.invalid("words", "auto or off, because this index has no words", "only")
+            refusal = invalid("words", "auto or off, because this index has no words", "only")
         try:
             vectors = self.vectors(engine, parts, watch) if vectors is None else vectors
-        except errors.TextNotSupported as problem:
+        except problems.TextNotSupported as problem:
             if query.words is None:
                 raise
             vectors, refusal = [], problem  # the words alone may find something
@@ -149,7 +149,7 @@ class SearchService:
             return part
         region_of(part)  # an invalid one is refused first
         if not is_awaited():  # a batch may have a thousand URLs: other requests must not wait for the rest of them
-            raise errors.AnswerTimeout("the request ended before this picture was fetched")
+            raise problems.AnswerTimeout("the request ended before this picture was fetched")
         if part.url is None:
             return replace(part, data=self._read_image(part, (engine or self.engine).searcher))
         with _naming_field(part), record_outcome("fetch"):
@@ -167,7 +167,7 @@ class SearchService:
         try:
             with watch.stage("embed") if must_wait else nullcontext():
                 return list(map(_result, parts, vectors))
-        except errors.EmbedderUnavailable:
+        except problems.EmbedderUnavailable:
             self.live.mark_unavailable(engine)
             raise
 
@@ -238,8 +238,8 @@ def row_of_image(searcher: VersionSearcher, image_id: str, **extensions: str) ->
     return row
 
 
-def image_not_found(searcher: VersionSearcher, image_id: str, **extensions: str) -> errors.ImageNotFound:
-    return errors.ImageNotFound(f"index version {searcher.version} has no image {abbreviate(image_id)}", **extensions)
+def image_not_found(searcher: VersionSearcher, image_id: str, **extensions: str) -> problems.ImageNotFound:
+    return problems.ImageNotFound(f"index version {searcher.version} has no image {abbreviate(image_id)}", **extensions)
 
 
 def facets_of(searcher: VersionSearcher, where: Mapping[str, Any] | None) -> Counts:
@@ -257,7 +257,7 @@ def _naming_field(part: Part) -> Iterator[None]:
         raise problem_of_query(error, part.picture_field) from error
     except UnsupportedInputError as error:
         if part.text is not None:
-            raise errors.TextNotSupported(str(error), field=part.field_path.format("text")) from error
+            raise problems.TextNotSupported(str(error), field=part.field_path.format("text")) from error
         raise invalid(part.picture_field, f"an id or a vector, because {error}", "a picture") from error
 
 

@@ -20,8 +20,8 @@ import { parse, stringify } from "./json.js";
 
 export const PAGE = 24;
 const ADDRESS_KINDS = ["text", "url", "id"];
-const FITTING = 99.995; // as in api/search/query.py
-const UNLIKE = -0.3; // a weight of -1 would outweigh the pictures that matches should be like
+const FITTING = 99.995; // as in likeness/cli/search.py
+const UNLIKE = -0.3; // as there: a weight of -1 would outweigh the pictures that matches should be like
 
 export const emptyQuery = () => ({
   kind: null, value: "", crop: null, like: [], unlike: [],

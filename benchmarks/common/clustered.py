@@ -10,7 +10,9 @@ import pyarrow as pa
 
 from index.builder.build_index import build_index
 from index.collection import Collection
-from index.collection.records import IndexSettings, ModelRecord, VersionManifest
+from index.collection.records.index_settings import IndexSettings
+from index.collection.records.model_record import ModelRecord
+from index.collection.records.version_manifest import VersionManifest
 from index.queries import QueryKind
 
 Vectors = npt.NDArray[np.float32]

@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from index.collection.records import ModelRecord, RowFile, RunManifest, RunStart
+from index.collection.records.model_record import ModelRecord
+from index.collection.records.run_manifest import RowFile, RunManifest, RunStart
 from index.collection.rows import EMBEDDING, embedding_column
 from jobs.planning.todo import IN_MEMORY
 from jobs.sources.listing import listing_table

@@ -35,7 +35,7 @@ from benchmarks.index.rivals import RIVALS, Contestant, Ours, Svs, missing
 from benchmarks.index.upkeep import Built, build, report_build, train_and_add
 from embedder.openmp import OPENMP_ENVIRONMENT
 from index.collection import Collection
-from index.collection.records import IndexSettings
+from index.collection.records.index_settings import IndexSettings
 from index.search import Searcher
 from index.versions.opening import open_segments
 

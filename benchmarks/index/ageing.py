@@ -20,7 +20,8 @@ from benchmarks.index.upkeep import rows_found
 from index.builder.build_index import build_index, run_here
 from index.builder.segment import SegmentJob
 from index.collection import Collection
-from index.collection.records import IndexSettings, SegmentRecord
+from index.collection.records.index_settings import IndexSettings
+from index.collection.records.version_manifest import SegmentRecord
 from index.queries import KINDS
 from index.search import Searcher
 

@@ -24,7 +24,7 @@ from benchmarks.common.process import in_new_process, seconds_of
 from benchmarks.common.report import Report, run
 from index.builder.build_index import build_index
 from index.collection import Collection
-from index.collection.records import IndexSettings
+from index.collection.records.index_settings import IndexSettings
 from index.search import Searcher
 from index.search.result_set import Answer
 

@@ -23,7 +23,7 @@ from benchmarks.common.report import Report, Row, run
 from benchmarks.index.recall import exact, recall
 from index.collection import Collection
 from index.collection.layout import SEGMENTS
-from index.collection.records import IndexSettings
+from index.collection.records.index_settings import IndexSettings
 from index.collection.rows import EMBEDDING, vectors_of
 from index.search import Searcher
 

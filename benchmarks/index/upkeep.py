@@ -21,7 +21,8 @@ from index.builder.build_index import build_index
 from index.builder.segment import write_ann
 from index.collection import Collection
 from index.collection.layout import ANN, SEGMENTS, VECTORS
-from index.collection.records import IndexSettings, SegmentRecord, VersionManifest
+from index.collection.records.index_settings import IndexSettings
+from index.collection.records.version_manifest import SegmentRecord, VersionManifest
 from index.queries import QueryKind
 from index.search import Searcher
 from index.segments.kinds.registry import new_index

@@ -25,7 +25,7 @@ from index.builder.build_index import build_index
 from index.collection import Collection
 from index.collection.annotations import annotation_log
 from index.collection.layout import WORDS
-from index.collection.records import IndexSettings
+from index.collection.records.index_settings import IndexSettings
 from index.filters.filter import Filter
 from index.search import Searcher
 from index.segments.segmented_index import SegmentedIndex

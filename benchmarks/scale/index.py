@@ -26,7 +26,7 @@ from benchmarks.scale import Costs
 from index.builder.ground_truth import GroundTruth
 from index.collection import Collection
 from index.collection.layout import ANN, IDS, ROWS, VECTORS
-from index.collection.records import IndexSettings
+from index.collection.records.index_settings import IndexSettings
 from index.search import Searcher
 from index.segments.vector_index import MIN_DEPTH
 from index.versions.opening import open_segments

@@ -27,7 +27,7 @@ from embedder.images import CropSpec
 from index.builder.build_index import build_index
 from index.collection import Collection
 from index.collection.live_rows import LiveRows
-from index.collection.records import IndexSettings
+from index.collection.records.index_settings import IndexSettings
 from index.search import Searcher
 from jobs.embedding.stages import DecodeSettings, fetch_and_decode
 from jobs.planning.changes import compare

@@ -23,7 +23,7 @@ from api.settings import ServeSettings
 from benchmarks.common.clustered import MODEL, Clustered, Vectors, index_rows
 from benchmarks.common.report import Report, run
 from index.collection import Collection
-from index.collection.records import IndexSettings
+from index.collection.records.index_settings import IndexSettings
 from index.search import VersionSearcher
 
 _SHARDS = (1, 2, 4)

@@ -12,7 +12,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from embedder.errors import FetchError
-from embedder.fetch.uris import ByteRange, fetch_error, local_path, scheme_of
+from embedder.fetch.uris import FRAME_MARK, ByteRange, fetch_error, local_path, scheme_of
 
 _OBJECT = re.compile(r"[a-z0-9]+://(?P<bucket>(?:(?P<user>[^/@]*)@)?[^/@]+)/(?P<key>.+)", re.IGNORECASE | re.DOTALL)
 
@@ -132,9 +132,9 @@ def _likely_mistake(uri: str) -> str:
         return "write / between folders instead of the backslashes of Windows, and give paths that this machine has"
     if scheme_of(uri) == "file":
         path = local_path(uri)
-        video, mark, _ = path.rpartition("#t=")
+        video, mark, _ = path.rpartition(FRAME_MARK)
         if mark and Path(video).is_file():
-            return f"name a frame of {Path(video).name!r} as #t=SECONDS, such as #t=12.5"
+            return f"name a frame of {Path(video).name!r} as {FRAME_MARK}SECONDS, such as {FRAME_MARK}12.5"
         existing = next((str(parent) for parent in Path(path).parents if parent.is_dir()), "")
         first, _, rest = path.removeprefix(existing).lstrip("/").partition("/")
         if rest and (_HOST.fullmatch(first) or path.startswith("//")):

@@ -8,10 +8,14 @@ from embedder.errors import FetchError
 
 WEB_SCHEMES = ("http", "https")
 
+BYTES_MARK, ROW_MARK, FRAME_MARK = "#bytes=", "#row=", "#t="
+"""Where a fragment begins that names a part of a file; see `split_fragment`."""
+
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _FRAGMENT = re.compile(
-    r"(?P<file>.+)#(?:bytes=(?P<first>[0-9]{1,18})-(?P<last>[0-9]{1,18})|row=(?P<row>[0-9]{1,18})&column=(?P<column>.+)"
-    r"|t=(?P<time>[0-9]{1,9}(?:\.[0-9]{1,6})?))",
+    rf"(?P<file>.+)(?:{BYTES_MARK}(?P<first>[0-9]{{1,18}})-(?P<last>[0-9]{{1,18}})"
+    rf"|{ROW_MARK}(?P<row>[0-9]{{1,18}})&column=(?P<column>.+)"
+    rf"|{FRAME_MARK}(?P<time>[0-9]{{1,9}}(?:\.[0-9]{{1,6}})?))",
     re.DOTALL,
 )
 _USERINFO = re.compile(r"(?<=://)[^/?#\\]*@")
@@ -64,6 +68,21 @@ def split_fragment(uri: str) -> tuple[str, ByteRange | Cell | FrameAt | None]:
     if part.last < part.first - 1:
         raise fetch_error(uri, "bad_uri", "a byte range must not end before it starts")
     return match["file"], part
+
+
+def member_uri(file: str, first: int, size: int) -> str:
+    """The URI of `size` bytes of a file."""
+    return f"{file}{BYTES_MARK}{first}-{first + size - 1}"
+
+
+def cell_uri(file: str, row: int, column: str) -> str:
+    """The URI of a cell of a Parquet file."""
+    return f"{file}{ROW_MARK}{row}&column={column}"
+
+
+def has_mark(path: str) -> bool:
+    """Whether a file's path could be mistaken for that of a part of a file."""
+    return BYTES_MARK in path or ROW_MARK in path or FRAME_MARK in path
 
 
 def local_path(uri: str) -> str:

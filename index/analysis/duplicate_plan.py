@@ -18,10 +18,10 @@ from pydantic import BaseModel, SkipValidation
 
 from index.analysis.duplicate_kinds import KINDS, Kind
 from index.collection import Collection
-from index.collection.bounds import parse_json
 from index.collection.catalog.catalog import Catalog
 from index.collection.catalog.sql import parquet
 from index.collection.layout import DUPLICATES, INDEX
+from index.collection.records.bounds import parse_json
 from index.collection.rows import TEXT
 from index.errors import CollectionError
 

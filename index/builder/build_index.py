@@ -13,7 +13,9 @@ from index.builder.version import RunJobs, Texts, VersionBuild
 from index.collection import Collection
 from index.collection.annotations import list_annotations
 from index.collection.layout import MANIFEST, QUERIES, WORDS, run_path, version_path
-from index.collection.records import IndexSettings, RunManifest, SegmentRecord, VersionManifest
+from index.collection.records.index_settings import IndexSettings
+from index.collection.records.run_manifest import RunManifest
+from index.collection.records.version_manifest import SegmentRecord, VersionManifest
 from index.errors import (
     DamagedRunError,
     DamagedVersionError,

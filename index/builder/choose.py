@@ -4,7 +4,8 @@ import math
 from collections.abc import Sequence
 
 from index.arrays import Vectors
-from index.collection.records import FLAT, IndexSettings, Option
+from index.collection.records.index_settings import IndexSettings
+from index.collection.records.version_manifest import FLAT, Option
 from index.errors import FactoryError
 from index.segments.exact import SCAN_BYTES_PER_SECOND, max_exact_rows
 from index.segments.kinds.registry import new_index

@@ -22,7 +22,8 @@ from index.collection.annotations import Annotation
 from index.collection.cache.file_cache import first_damage
 from index.collection.layout import ROWS, columns_path, segment_path, version_path, words_path
 from index.collection.live_rows import LiveRows, annotation_values
-from index.collection.records import FileRecord, SegmentRecord, VersionManifest
+from index.collection.records.record import FileRecord
+from index.collection.records.version_manifest import SegmentRecord, VersionManifest
 from index.collection.rows import in_files, metadata_columns, number_array
 from index.errors import CollectionError
 from index.storage import Storage

@@ -18,7 +18,8 @@ import numpy.typing as npt
 from index.arrays import Positions, Scores, Vectors
 from index.builder.ground_truth import RECALL_KS, GroundTruth
 from index.builder.recall import MARGIN, drop_own, lower_bound, recall
-from index.collection.records import IndexSettings, KindRecord, ScoreDistribution, SegmentRecord
+from index.collection.records.index_settings import IndexSettings
+from index.collection.records.version_manifest import KindRecord, ScoreDistribution, SegmentRecord
 from index.errors import FactoryError
 from index.queries import KINDS, QueryKind
 from index.segments.exact import exact_neighbours

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from index.builder.ground_truth import MAX_PARENTS, RECALL_KS, GroundTruth
 from index.collection.layout import QUERIES, version_path
-from index.collection.records import VersionManifest
+from index.collection.records.version_manifest import VersionManifest
 from index.errors import DamagedVersionError
 from index.queries import KINDS
 from index.storage.arrow_file import read_batches, require_columns

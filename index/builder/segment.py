@@ -17,7 +17,8 @@ from index.builder.segment_rows import write_row_words, write_rows
 from index.builder.tune import tune
 from index.collection.cache.checked import remember_checked, sound_key
 from index.collection.layout import ANN, ANN_OF, TILE_ANN, TILE_VECTORS, VECTORS, segment_path
-from index.collection.records import FLAT, IndexSettings, Option, SegmentRecord
+from index.collection.records.index_settings import IndexSettings
+from index.collection.records.version_manifest import FLAT, Option, SegmentRecord
 from index.collection.rows import EMBEDDING, TILES, conform, unify
 from index.collection.stored_rows import BATCH_ROWS
 from index.segments.exact import max_exact_rows

@@ -12,7 +12,8 @@ from index.arrays import Positions
 from index.builder.merge_policy import Size, choose_growth, choose_merge
 from index.builder.segment import Inherited, RowSource
 from index.collection.live_rows import LiveRows
-from index.collection.records import IndexSettings, SegmentRecord
+from index.collection.records.index_settings import IndexSettings
+from index.collection.records.version_manifest import SegmentRecord
 from index.segments.segment import Segment
 
 NewSegment: TypeAlias = tuple[Sequence[RowSource], Inherited | None]

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from index.collection.layout import IDS, ROWS, TILE_VECTORS, VECTORS, WORDS
-from index.collection.records import IndexSettings
+from index.collection.records.index_settings import IndexSettings
 from index.collection.rows import EMBEDDING, TILES, conform, join_batches, vectors_of
 from index.collection.stored_rows import BATCH_ROWS
 from index.errors import CollectionError

@@ -45,16 +45,10 @@ from index.collection.layout import (
     version_path,
 )
 from index.collection.live_rows import LiveRows
-from index.collection.records import (
-    FLAT,
-    FileRecord,
-    IndexSettings,
-    Option,
-    RunManifest,
-    ScoreDistribution,
-    SegmentRecord,
-    VersionManifest,
-)
+from index.collection.records.index_settings import IndexSettings
+from index.collection.records.record import FileRecord
+from index.collection.records.run_manifest import RunManifest
+from index.collection.records.version_manifest import FLAT, Option, ScoreDistribution, SegmentRecord, VersionManifest
 from index.errors import EmptyCollectionError, FactoryError, LeaseError
 from index.segments.exact import MIN_TRAINING_ROWS
 from index.segments.segmented_index import SegmentedIndex

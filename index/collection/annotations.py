@@ -10,11 +10,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from index.collection.bounds import MAX_RECORD
 from index.collection.collection import Collection
 from index.collection.layout import ANNOTATIONS, MANIFEST, MERGED, annotation_path, learned_path, run_path
 from index.collection.live_rows import LiveRows
-from index.collection.records import Learned, ModelRecord, RunManifest
+from index.collection.records.bounds import MAX_RECORD
+from index.collection.records.learned import Learned
+from index.collection.records.model_record import ModelRecord
+from index.collection.records.run_manifest import RunManifest
 from index.errors import CollectionError
 from index.matches import SEARCHES
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from index.collection.catalog.catalog import Catalog
 from index.collection.catalog.sql import parquet
+from index.collection.catalog.workspace import Workspace
 from index.collection.collection import Collection
 from index.collection.layout import CHECKS
 from index.collection.row_files import is_named_by, map_small, write_table
@@ -74,10 +74,10 @@ def write_checks(collection: Collection, checks: pa.Table) -> None:
 
 def _merge(collection: Collection, files: list[FileInfo]) -> None:
     """Write the newest checks to files that follow, and then remove `files`."""
-    checks, catalog = Checks(collection), Catalog(collection.storage, [], live=False)
-    newest = catalog.store(f"FROM {checks.sql}").sql
+    checks, workspace = Checks(collection), Workspace(collection.location)
+    newest = workspace.store(f"FROM {checks.sql}").sql
     recent = f"FROM {newest} WHERE checked > (SELECT max(checked) FROM {newest}) - {_FORGET_AFTER}"
-    with catalog.query(recent, _MERGED_ROWS) as batches:
+    with workspace.query(recent, _MERGED_ROWS) as batches:
         for number, batch in enumerate(batches):
             name = f"{_next_name(files, number)}-merged"
             write_table(collection.storage, name, pa.Table.from_batches([batch]).cast(CHECK_SCHEMA))

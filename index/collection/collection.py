@@ -14,7 +14,6 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from index.collection.bounds import MAX_YEAR
 from index.collection.catalog.catalog import Catalog, RunRows
 from index.collection.catalog.row_facts import write_deletes, write_facts
 from index.collection.current_file import read_current, replace_current
@@ -33,16 +32,11 @@ from index.collection.layout import (
 from index.collection.lease import Lease
 from index.collection.live_rows import LiveRows
 from index.collection.merged.sets import read_merged_runs
-from index.collection.records import (
-    ModelRecord,
-    OtherFormatError,
-    RowFile,
-    RunCounts,
-    RunManifest,
-    RunSettings,
-    RunStart,
-    VersionManifest,
-)
+from index.collection.records.bounds import MAX_YEAR
+from index.collection.records.model_record import ModelRecord
+from index.collection.records.record import OtherFormatError
+from index.collection.records.run_manifest import RowFile, RunCounts, RunManifest, RunSettings, RunStart
+from index.collection.records.version_manifest import VersionManifest
 from index.collection.row_files import FileList, block_of, describe, map_in_threads, map_small, write_table
 from index.collection.rows import check_rows, text_array
 from index.errors import CollectionError, DamagedRunError, DamagedVersionError, NotACollectionError, UnsafeFileError

@@ -4,9 +4,16 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from index.collection.layout import CURRENT
-from index.collection.records import Current
+from index.collection.records.bounds import VersionName
+from index.collection.records.record import Record
 from index.errors import DamagedVersionError, OvertakenError
 from index.storage import Storage
+
+
+class Current(Record):
+    """`CURRENT`: the live version; None if none has gone live yet."""
+
+    version: VersionName | None
 
 
 def read_current(storage: Storage, versions: Callable[[], list[str]]) -> str | None:

@@ -12,9 +12,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from time import monotonic, sleep
 
-from index.collection.bounds import Name, Pid, Time
 from index.collection.layout import LEASE
-from index.collection.records import Record
+from index.collection.records.bounds import Name, Pid, Time
+from index.collection.records.record import Record
 from index.errors import CollectionError, LeaseHeldError, LeaseLostError
 from index.storage import Storage
 

@@ -13,7 +13,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from index.collection.catalog.catalog import Catalog, RunRows, Seqs, file_of, split_seq
-from index.collection.records import ModelRecord, RunManifest
+from index.collection.records.model_record import ModelRecord
+from index.collection.records.run_manifest import RunManifest
 from index.collection.rows import (
     EMBEDDING,
     TILES,

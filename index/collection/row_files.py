@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from index.collection.cache.checked import problem_of
 from index.collection.cache.file_cache import first_damage
 from index.collection.layout import FACTS, FILE_LIST, MANIFEST, MERGED, ROW_FILES, run_path
-from index.collection.records import RowFile
+from index.collection.records.run_manifest import RowFile
 from index.collection.rows import (
     DELETED_COLUMNS,
     EMBEDDING,

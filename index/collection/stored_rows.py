@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from index.collection.records import ModelRecord, RowFile
+from index.collection.records.model_record import ModelRecord
+from index.collection.records.run_manifest import RowFile
 from index.collection.row_files import damaged_run, fetch, map_in_threads, open_rows, read_ahead, valid
 from index.collection.rows import EMBEDDING, conform
 from index.errors import ModelMismatchError

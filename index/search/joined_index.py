@@ -8,7 +8,7 @@ from itertools import accumulate
 
 import numpy as np
 
-from index.collection.records import KindRecord, ScoreDistribution, VersionManifest
+from index.collection.records.version_manifest import KindRecord, ScoreDistribution, VersionManifest
 from index.filters.filter import Filter
 from index.queries import QueryKind
 from index.search.result_set import Hit

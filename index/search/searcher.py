@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from index.arrays import Positions
 from index.collection import Collection
-from index.collection.records import VersionManifest
+from index.collection.records.version_manifest import VersionManifest
 from index.errors import EmptyCollectionError, QueryError
 from index.matches import Match
 from index.queries import unit_vectors

@@ -12,7 +12,7 @@ from index.errors import OptionError
 from index.filters.columns import OPAQUE, Column, list_columns
 from index.filters.facets import is_countable
 from index.search.result_set import Order
-from index.search_options import BEST_FIRST, OF_VECTORS, SearchOptions, column_names, is_set
+from index.search_options import BEST_FIRST, OF_VECTORS, SearchOptions, column_names, is_set, sort_of
 
 _SCORE: Final = "score"
 
@@ -28,12 +28,12 @@ def order_of(schema: pa.Schema, sort: str | None, *, is_ranked: bool) -> Order:
     """The order that the option `sort` names. OptionError for a column that cannot be sorted by."""
     if sort is None:
         sort = BEST_FIRST if is_ranked else "image_id"
-    name = sort.removeprefix("-")
+    name, descending = sort_of(sort)
     if name == _SCORE:
         if not is_ranked:
             raise OptionError("sort", sort, "a column, because images have no score without a query")
-        return Order(None, sort.startswith("-"))
-    return Order(_column(schema, "sort", name, can_sort), sort.startswith("-"))
+        return Order(None, descending)
+    return Order(_column(schema, "sort", name, can_sort), descending)
 
 
 def grouped_by(schema: pa.Schema, name: str | None) -> Column | None:

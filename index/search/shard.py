@@ -12,7 +12,7 @@ import pyarrow as pa
 from index.arrays import Positions
 from index.collection import Collection
 from index.collection.layout import ROWS, columns_path, segment_path
-from index.collection.records import SegmentRecord, VersionManifest
+from index.collection.records.version_manifest import SegmentRecord, VersionManifest
 from index.collection.row_files import map_small
 from index.collection.rows import EMBEDDING, embedding_type, metadata_columns
 from index.errors import DamagedVersionError

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from cachetools import LRUCache, cachedmethod
 
 from index.arrays import Positions
-from index.collection.records import VersionManifest
+from index.collection.records.version_manifest import VersionManifest
 from index.collection.rows import filterable, metadata_columns, text_array
 from index.errors import OptionError, QueryError
 from index.filters.columns import type_name

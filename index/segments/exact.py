@@ -7,7 +7,7 @@ import numpy as np
 from faiss.contrib.exhaustive_search import knn_ground_truth
 
 from index.arrays import Positions, Vectors
-from index.collection.records import IndexSettings
+from index.collection.records.index_settings import IndexSettings
 from index.segments.hits import Hits
 
 SCAN_BYTES_PER_SECOND = 10e9  # of an exact scan for one query, on two cores of a common server

@@ -13,21 +13,32 @@ from index.errors import CollectionError
 
 @dataclass(frozen=True)
 class Scheme:
-    """What addresses of a cloud say. `name` is its usual scheme, `credentials` the variables to set instead of a key.
+    """A cloud: what its addresses say, and what it can do. `name` is its usual scheme, `credentials` the variables to
+    set instead of a key.
 
     `options` may follow the question mark. With `has_account`, an account precedes the @, instead of credentials.
+    `any_key`: boto3 lists and removes the keys that obstore cannot name. `bulk_delete`: one request removes many
+    objects, and does not mind those that are missing.
     """
 
     name: str
     credentials: str
     options: tuple[str, ...] = ()
     has_account: bool = False
+    any_key: bool = False
+    bulk_delete: bool = False
 
 
-_S3: Final = Scheme("s3", "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY", ("endpoint_override", "scheme", "region"))
-_GS: Final = Scheme("gs", "GOOGLE_APPLICATION_CREDENTIALS", ("endpoint_override", "scheme"))
-_AZ: Final = Scheme("az", "AZURE_STORAGE_KEY", has_account=True)
-SCHEMES: Final = {"s3": _S3, "gs": _GS, "gcs": _GS, "az": _AZ, "abfs": _AZ, "abfss": _AZ}
+S3: Final = Scheme(
+    "s3",
+    "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+    ("endpoint_override", "scheme", "region"),
+    any_key=True,
+    bulk_delete=True,
+)
+GS: Final = Scheme("gs", "GOOGLE_APPLICATION_CREDENTIALS", ("endpoint_override", "scheme"))
+AZ: Final = Scheme("az", "AZURE_STORAGE_KEY", has_account=True)
+SCHEMES: Final = {"s3": S3, "gs": GS, "gcs": GS, "az": AZ, "abfs": AZ, "abfss": AZ}
 """By what addresses begin with."""
 ANONYMOUS: Final = "anonymous"
 ATTEMPTS: Final = 9
@@ -46,7 +57,7 @@ class Bucket:
     `endpoint` is a URL; empty for the cloud's own. A request fails after `request_s` seconds without data.
     """
 
-    scheme: str
+    scheme: Scheme
     name: str
     user: str = ""
     secret: str = field(default="", repr=False)
@@ -85,11 +96,11 @@ class Bucket:
         if endpoint and "://" not in endpoint:
             endpoint = f"{options.get('scheme', 'https')}://{endpoint}"
         bucket = cls(
-            scheme=scheme.name,
+            scheme=scheme,
             name=name,
             user=unquote(user),
             secret=unquote(secret),
-            endpoint=endpoint or _endpoint(scheme.name),
+            endpoint=endpoint or _endpoint(scheme),
             region=options.get("region", ""),
         )
         return bucket, prefix
@@ -105,12 +116,17 @@ class Bucket:
             )
         signature = query if "sig=" in query else ""
         endpoint = connection.get("BlobEndpoint", "").rstrip("/")
-        return cls(scheme="az", name=container, user=account, secret=signature, endpoint=endpoint)
+        return cls(scheme=AZ, name=container, user=account, secret=signature, endpoint=endpoint)
+
+    @property
+    def address(self) -> str:
+        """For messages."""
+        return f"{self.scheme.name}://{self.name}"
 
     @property
     def anonymous(self) -> bool:
         """Whether to use no credentials: for s3://anonymous@bucket/… and Google's emulator."""
-        return self.user == ANONYMOUS or (self.scheme == "gs" and bool(self.endpoint))
+        return self.user == ANONYMOUS or (self.scheme == GS and bool(self.endpoint))
 
     def azure_secrets(self) -> tuple[str | None, str | None]:
         """Account key and shared access signature; without either, Azure's own credential chain is used."""
@@ -141,8 +157,8 @@ def without_secrets(text: str) -> str:
     return re.sub(r"\?[^\s'\"]*\bsig=[^\s'\"]*", "", text)
 
 
-def _endpoint(scheme: str) -> str:
-    if scheme == "gs":
+def _endpoint(scheme: Scheme) -> str:
+    if scheme == GS:
         host = os.environ.get("STORAGE_EMULATOR_HOST", "")
         return host if "://" in host or not host else f"http://{host}"
     return os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL", "")

@@ -14,7 +14,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from index.errors import CollectionError, UnreachableError
-from index.storage.bucket_address import ANONYMOUS, ATTEMPTS, Bucket
+from index.storage.bucket_address import ANONYMOUS, ATTEMPTS, GS, S3, Bucket
 
 if TYPE_CHECKING:
     from obstore.store import AzureStore, ClientConfig, GCSStore, RetryConfig, S3Store
@@ -33,9 +33,9 @@ def object_store(bucket: Bucket) -> Store:
     """obstore's client. CollectionError if there are no credentials."""
     from obstore.store import AzureStore, GCSStore  # slow to import, and folders do not need it
 
-    if bucket.scheme == "s3":
+    if bucket.scheme == S3:
         return _s3_store(bucket)
-    if bucket.scheme == "gs":
+    if bucket.scheme == GS:
         google: Any = {"skip_signature": True} if bucket.anonymous else {}
         if bucket.endpoint:
             # For an emulator: with only a base URL, obstore requests a token from the machine before it writes.
@@ -68,7 +68,7 @@ def _s3_store(bucket: Bucket) -> S3Store:
         provider = Boto3CredentialProvider(ttl=timedelta(minutes=10))
     except ValueError as error:
         raise CollectionError(
-            f"s3://{bucket.name}: no AWS credentials were found: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, "
+            f"{bucket.address}: no AWS credentials were found: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, "
             "AWS_PROFILE or a role, on every machine"
         ) from error
     return S3Store(bucket.name, config=config, **_options(bucket), credential_provider=provider)
@@ -115,13 +115,13 @@ def _region(bucket: Bucket) -> str | None:
 def _amazons_region(name: str) -> str | None:
     from botocore.exceptions import BotoCoreError, ClientError  # type: ignore[import-untyped]
 
-    bucket = Bucket(scheme="s3", name=name, user=ANONYMOUS, region="us-east-1", request_s=_CONNECT_S, attempts=3)
+    bucket = Bucket(scheme=S3, name=name, user=ANONYMOUS, region="us-east-1", request_s=_CONNECT_S, attempts=3)
     try:
         answer = s3_client(bucket).head_bucket(Bucket=name)
     except ClientError as error:  # a refusal names the region too, unless there is no such bucket
         answer = error.response
     except BotoCoreError as error:
-        raise UnreachableError(f"s3://{name} cannot be reached: {error}") from error
+        raise UnreachableError(f"{bucket.address} cannot be reached: {error}") from error
     region: str | None = answer["ResponseMetadata"]["HTTPHeaders"].get("x-amz-bucket-region")
     return region
 

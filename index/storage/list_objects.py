@@ -45,7 +45,7 @@ def find(bucket: Bucket, key: str) -> ObjectMeta | None:
             if key:
                 return with_retries(lambda: obstore.head(store, key))
         if not _first_objects(bucket, key, "") and key:
-            raise FileNotFoundError(f"{bucket.scheme}://{bucket.name}/{key}")
+            raise FileNotFoundError(f"{bucket.address}/{key}")
         return None
 
 
@@ -58,7 +58,7 @@ def list_folder(bucket: Bucket, prefix: str) -> list[tuple[str, ObjectMeta | Non
         try:
             objects, folders = _one_level(object_store(bucket), prefix)
         except InvalidPathError:
-            if bucket.scheme != "s3":
+            if not bucket.scheme.any_key:
                 raise
             objects, folders = _level_of_any_keys(bucket, prefix)
         return [*((folder, None) for folder in folders), *((found["path"], found) for found in objects)]
@@ -74,7 +74,7 @@ def list_objects(bucket: Bucket, prefix: str) -> Iterator[ObjectMeta]:
     """
     # Azure cannot start at a name: every page would be reached from the first one.
     by_folders = isinstance(object_store(bucket), AzureStore)
-    listing = _by_folders if by_folders else _in_any_order if bucket.scheme == "s3" else _by_ranges
+    listing = _by_folders if by_folders else _in_any_order if bucket.scheme.any_key else _by_ranges
     exists = False
     try:
         with as_os_error(bucket, prefix):
@@ -84,7 +84,7 @@ def list_objects(bucket: Bucket, prefix: str) -> Iterator[ObjectMeta]:
     except FileNotFoundError as error:
         if exists:  # the rest is not known, which is not the same as empty
             raise UnreachableError(
-                f"{bucket.scheme}://{bucket.name}/{prefix} was listed in part, then there was no such bucket: try again"
+                f"{bucket.address}/{prefix} was listed in part, then there was no such bucket: try again"
             ) from error
 
 
@@ -97,7 +97,7 @@ def delete_folder(bucket: Bucket, prefix: str) -> None:
     if keys := [key for found in objects if not ODD_PART.search(key := found["path"])]:
         delete(bucket, keys)
     with as_os_error(bucket, prefix, "removed"):
-        if bucket.scheme == "s3" and _first_objects(bucket, prefix, ""):
+        if bucket.scheme.any_key and _first_objects(bucket, prefix, ""):
             for found in chain.from_iterable(_pages_of_any_keys(bucket, prefix)):
                 s3_client(bucket).delete_object(Bucket=bucket.name, Key=found["Key"])
 
@@ -156,12 +156,12 @@ def _page(bucket: Bucket, prefix: str, names: Range) -> tuple[list[ObjectMeta], 
 def _first_objects(bucket: Bucket, prefix: str, after: str) -> Sequence[ObjectMeta]:
     """The first objects after a name, in the store's order: up to a page, fewer only if there are no more."""
     store = object_store(bucket)
-    with suppress(InvalidPathError, ValueError) if bucket.scheme == "s3" else nullcontext():
+    with suppress(InvalidPathError, ValueError) if bucket.scheme.any_key else nullcontext():
         found: Sequence[ObjectMeta] = with_retries(
             lambda: next(iter(obstore.list(store, prefix or None, offset=after or None, chunk_size=_PAGE)), [])
         )
         # A key that begins with a slash has lost it, and is at another place.
-        if bucket.scheme != "s3" or not _disorder([entry["path"] for entry in found], after):
+        if not bucket.scheme.any_key or not _disorder([entry["path"] for entry in found], after):
             return found
     return list(islice(_list_any_keys(bucket, prefix, after), _PAGE))
 

@@ -58,10 +58,9 @@ def update_object(bucket: Bucket, key: str, change: Callable[[bytes], bytes]) ->
 
 
 def _write_error(bucket: Bucket, key: str, error: Exception, condition: str = "") -> CollectionError:
-    address = f"{bucket.scheme}://{bucket.name}"
     if _NO_BUCKET.search(str(error)):
-        return CollectionError(f"{address} does not exist: create it, or correct the name")
-    return CollectionError(f"{address}/{key} cannot be written ({reason(error)}): {_CHECK}{condition}")
+        return CollectionError(f"{bucket.address} does not exist: create it, or correct the name")
+    return CollectionError(f"{bucket.address}/{key} cannot be written ({reason(error)}): {_CHECK}{condition}")
 
 
 def _update(store: Store, key: str, change: Callable[[bytes], bytes]) -> None:
@@ -106,7 +105,7 @@ def read(bucket: Bucket, key: str, max_bytes: int) -> bytes:
 
     def check_size(size: int) -> None:
         if size > max_bytes:
-            problem = f"{bucket.scheme}://{bucket.name}/{key} has {size:,} bytes"
+            problem = f"{bucket.address}/{key} has {size:,} bytes"
             raise UnsafeFileError(f"{problem}, more than the {max_bytes:,} that such a file has at most: remove it")
 
     return read_part(bucket, key, None, check_size)
@@ -138,13 +137,13 @@ def _size(store: Store, key: str) -> int:
 def delete(bucket: Bucket, keys: Sequence[str]) -> None:
     """Remove objects, if they are there."""
     store = object_store(bucket)
-    step = len(keys) if bucket.scheme == "s3" else _BATCH
+    step = len(keys) if bucket.scheme.bulk_delete else _BATCH
     with as_os_error(bucket, keys[0], "removed"):
         for batch in (keys[start : start + step] for start in range(0, len(keys), step)):
             try:
                 with_retries(partial(obstore.delete, store, batch))
             except FileNotFoundError:  # S3: of the bucket; Google and Azure stop at the first object that is missing
-                if bucket.scheme != "s3" and len(batch) > 1:
+                if not bucket.scheme.bulk_delete and len(batch) > 1:
                     for key in batch:
                         delete(bucket, [key])
 
@@ -207,13 +206,13 @@ def as_os_error(bucket: Bucket, key: str, action: str = "read") -> Iterator[None
         yield
     except InvalidPathError as error:
         raise CollectionError(
-            f"{bucket.scheme}://{bucket.name} has a key that cannot be read ({reason(error)}): rename or move it"
+            f"{bucket.address} has a key that cannot be read ({reason(error)}): rename or move it"
         ) from error
     except (BaseError, BotoCoreError, ClientError) as error:
         if _NO_BUCKET.search(str(error)):  # in a listing, where obstore does not say so by the type
-            raise FileNotFoundError(f"{bucket.scheme}://{bucket.name}") from error
+            raise FileNotFoundError(bucket.address) from error
         raise UnreachableError(
-            f"{bucket.scheme}://{bucket.name}/{key} cannot be {action} ({reason(error)}): {_CHECK}, then try again"
+            f"{bucket.address}/{key} cannot be {action} ({reason(error)}): {_CHECK}, then try again"
         ) from error
 
 

@@ -11,7 +11,8 @@ import pyarrow.compute as pc
 from index.arrays import Positions
 from index.collection.cache.checked import remember_written
 from index.collection.layout import TOMBSTONES, columns_path, segment_path, version_path, words_path
-from index.collection.records import FileRecord, VersionManifest
+from index.collection.records.record import FileRecord
+from index.collection.records.version_manifest import VersionManifest
 from index.collection.rows import numbers_of, text_array
 from index.storage import Storage
 from index.storage.arrow_file import read_batches, require_columns

@@ -21,7 +21,7 @@ from index.collection.layout import (
     version_path,
     words_path,
 )
-from index.collection.records import SegmentRecord, VersionManifest
+from index.collection.records.version_manifest import SegmentRecord, VersionManifest
 from index.collection.rows import schema_problem
 from index.errors import DamagedVersionError
 from index.segments.ann_check import Job, first_refused

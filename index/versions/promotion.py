@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from index.collection import Collection
 from index.collection.layout import ROLLED_BACK, version_path
-from index.collection.records import VersionManifest
+from index.collection.records.version_manifest import VersionManifest
 from index.errors import DamagedVersionError, EmptyCollectionError
 from index.versions.servable import (
     UNFIT_VERSION,

@@ -11,7 +11,7 @@ from index.collection import Collection, layout, writing
 from index.collection.annotations import annotation_logs
 from index.collection.layout import annotation_path, merged_path, run_path, segment_path, version_path
 from index.collection.merged.sets import read_manifest
-from index.collection.records import VersionManifest
+from index.collection.records.version_manifest import VersionManifest
 from index.errors import CollectionError, OvertakenError
 from index.storage.storage import FileInfo
 from index.versions.promotion import list_versions
@@ -227,9 +227,8 @@ def _leftovers(log: Collection) -> tuple[dict[str, int], dict[str, int], dict[st
             is_unnamed = _IN_RUN.fullmatch(file.path) and not file.is_folder and file.path not in named
             if is_unnamed and _are_older([file], ABANDONED_AFTER):
                 unnamed[file.path] = file.size
-    manifest, since = read_manifest(log.storage), datetime.now(UTC) - ABANDONED_AFTER
-    counting = [*manifest.sets, *(number for number, at in manifest.replaced.items() if at > since)]
-    kept = set(map(merged_path, counting))
+    merged = read_manifest(log.storage)
+    kept = set(map(merged_path, [*merged.sets, *merged.recently_replaced(datetime.now(UTC))]))
     sets = {path: files for path, files in _grouped(log, layout.MERGED, _SET).items() if path not in kept}
     return runs, unnamed, {path: _bytes(each) for path, each in sets.items() if _are_older(each, ABANDONED_AFTER)}
 

@@ -4,7 +4,9 @@ from collections.abc import Mapping, Sequence
 
 from index.collection import Collection
 from index.collection.annotations import list_annotations
-from index.collection.records import IndexSettings, RunManifest, VersionManifest
+from index.collection.records.index_settings import IndexSettings
+from index.collection.records.run_manifest import RunManifest
+from index.collection.records.version_manifest import VersionManifest
 from index.errors import DamagedVersionError, RolledBackError
 from index.versions.servable import is_intact, rolled_back_at
 

@@ -13,7 +13,9 @@ from typing import TypeVar
 from index.collection import Collection
 from index.collection.cache.file_cache import first_damage
 from index.collection.layout import ROLLED_BACK, SUPERSEDED, version_path
-from index.collection.records import ModelRecord, RunManifest, VersionManifest
+from index.collection.records.model_record import ModelRecord
+from index.collection.records.run_manifest import RunManifest
+from index.collection.records.version_manifest import VersionManifest
 from index.errors import DamagedVersionError, RecallTooLowError, RolledBackError
 from index.versions.files import version_files
 

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from index.collection.bounds import parse_json
+from index.collection.records.bounds import parse_json
 from index.collection.rows import is_list, is_text
 from index.storage.arrow_file import read_batches
 from index.words.block import BLOCK_ROWS, SCHEMA, BlockWords, is_among

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from index.collection.catalog.catalog import StoredAnswer
 from index.collection.catalog.sql import quoted
+from index.collection.catalog.workspace import StoredAnswer
 from index.collection.checks import Checks
 from index.collection.collection import Collection
 from index.collection.live_rows import LiveRows

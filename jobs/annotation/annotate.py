@@ -25,12 +25,15 @@ from index.collection.catalog.catalog import Catalog, RunRows
 from index.collection.collection import Snapshot
 from index.collection.layout import learned_path
 from index.collection.live_rows import LiveRows
-from index.collection.records import Learned, ModelRecord, RunStart
+from index.collection.records.learned import Learned
+from index.collection.records.model_record import ModelRecord
+from index.collection.records.run_manifest import RunStart
 from index.collection.row_files import map_small, read_schema
 from index.versions.servable import collection_model
 from jobs.annotation.predictor import EMBEDDED_HASH, Recipe, annotated_rows, require_one_type
 from jobs.annotation.publish import SOURCE, publish, require_name_available, require_same_kind
 from jobs.annotation.recipes import recipe_of
+from jobs.annotation_spec import AnnotationSpec
 from jobs.embedding.commit import WrittenRun, commit
 from jobs.embedding.model_source import ModelCache
 from jobs.embedding.pipeline import add_blocks, embed_settings, report_bar, write
@@ -43,7 +46,7 @@ from jobs.planning.plan import Plan, next_attempt, unfinished_run
 from jobs.planning.plan_query import retried
 from jobs.planning.todo import IN_MEMORY, Todo
 from jobs.sources.listing import LISTING
-from jobs.spec import AnnotationSpec, Resources
+from jobs.spec import Resources
 from jobs.values import MAX_REJECT_RATE
 
 _VECTOR_BLOCK = 16_384  # rows; with 512 dimensions, 32 MB of vectors

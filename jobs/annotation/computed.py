@@ -23,7 +23,8 @@ from index.collection import Collection
 from index.collection.annotations import annotation_log, belongs_to
 from index.collection.catalog.catalog import Catalog, RunRows
 from index.collection.merged.merge import merge_runs
-from index.collection.records import ModelRecord, RunManifest
+from index.collection.records.model_record import ModelRecord
+from index.collection.records.run_manifest import RunManifest
 from index.collection.rows import EMBEDDING, conform, embedding_type, metadata_columns, number_array, numbers_of
 from index.errors import DamagedVersionError
 from index.search import Searcher

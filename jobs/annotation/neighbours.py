@@ -15,14 +15,14 @@ from rich.console import Console
 from index.analysis.neighbourhoods import nearest_others
 from index.collection import Collection
 from index.collection.annotations import Annotation, annotation_log
-from index.collection.records import ModelRecord
+from index.collection.records.model_record import ModelRecord
 from index.collection.rows import number_array
 from index.versions.servable import collection_model
 from jobs.annotation.computed import ComputedColumns
+from jobs.annotation_spec import AnnotationSpec
 from jobs.embedding.report import EmbedReport
 from jobs.errors import RolledBackColumnsError
 from jobs.progress import rate_bar
-from jobs.spec import AnnotationSpec
 
 _OUTLIER_K = 10
 

@@ -17,7 +17,8 @@ from embedder.identity import ModelIdentity
 from embedder.images import CropSpec
 from embedder.models.checkpoint import Checkpoint
 from index.collection.live_rows import LiveRows
-from index.collection.records import Learned, ModelRecord
+from index.collection.records.learned import Learned
+from index.collection.records.model_record import ModelRecord
 from index.collection.rows import EMBEDDING, REJECT_COLUMNS, embedding_type, vectors_of
 from jobs.embedding.embed_rows import crops_of
 from jobs.embedding.model_source import loaded_memory

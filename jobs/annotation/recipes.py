@@ -11,7 +11,7 @@ import numpy as np
 from embedder.models.checkpoint import Checkpoint
 from embedder.python_class import PythonClass
 from index.collection import Collection
-from index.collection.records import ModelRecord
+from index.collection.records.model_record import ModelRecord
 from jobs.annotation.predictor import NEEDS, Batch, Columns, Predictor, Recipe, checkpoint_recipe
 from jobs.annotation.predictors.captions import captioner_recipe
 from jobs.annotation.predictors.clusters import clusters_recipe
@@ -19,8 +19,9 @@ from jobs.annotation.predictors.examples import examples_recipe
 from jobs.annotation.predictors.heads import head_recipe
 from jobs.annotation.predictors.labels import labels_recipe, text_embedding
 from jobs.annotation.predictors.ocr import ocr_recipe
+from jobs.annotation_spec import AnnotationSpec
 from jobs.errors import UsageError
-from jobs.spec import AnnotationSpec, Resources
+from jobs.spec import Resources
 
 _QUALITY = "jobs.annotation.predictors.quality:Quality"
 

@@ -16,7 +16,7 @@ from index.analysis.prune import Pruning
 from index.analysis.select import Selection, typicality
 from index.arrays import Positions
 from index.collection import Collection
-from index.collection.catalog.catalog import Catalog
+from index.collection.catalog.workspace import Workspace
 from index.collection.rows import number_array, numbers_of, text_array
 from index.filters.columns import Column
 from index.search.set_columns import can_sort
@@ -94,8 +94,8 @@ class Select:
 
     def _preferred_first(self, positions: Positions) -> Positions:
         pictures = self._segments.table_at(positions, _FACTS).append_column("number", number_array(positions))
-        catalog = Catalog(self.collection.storage, [])
-        return numbers_of(catalog.table(PREFERRED_FIRST, pictures=pictures)["number"])
+        workspace = Workspace(self.collection.location)
+        return numbers_of(workspace.table(PREFERRED_FIRST, pictures=pictures)["number"])
 
     def _pick(self, passing: Positions) -> Selected:
         spec, segments, count, name = self.spec, self._segments, self.spec.n or 0, self.spec.name

@@ -9,11 +9,14 @@ import numpy as np
 from PIL import Image
 
 from embedder.images.signature import Signature
-from index.analysis.duplicate_kinds import DETAIL_KINDS, Kind
+from index.analysis.duplicate_kinds import Kind
 from jobs.duplicates.detail import detail_difference
 from jobs.duplicates.picture_loader import PictureLoader
 from jobs.duplicates.same_picture import Comparison, compare, is_stretched
 
+PIXEL_KINDS: Final = frozenset[Kind](("identical_pixels", "re_encoded", "cropped"))
+"""The kinds that a Comparer finds."""
+_DETAIL_KINDS: Final = PIXEL_KINDS - {"identical_pixels"}
 _PICTURES: Final = 8  # in memory at a time
 
 
@@ -54,7 +57,7 @@ class Comparer:
                 continue
             if found := compare(one.pixels.astype(np.float32), two.pixels.astype(np.float32), self.limit):
                 alike[other] = found
-        if not DETAIL_KINDS.isdisjoint(self.kinds):
+        if not _DETAIL_KINDS.isdisjoint(self.kinds):
             for start in range(0, len(alike), _PICTURES):
                 yield from self._alike_in_detail(list(alike.items())[start : start + _PICTURES])
 

@@ -12,19 +12,19 @@ from typing import Any, Final
 
 import numpy as np
 
-from index.analysis.duplicate_kinds import KINDS, PIXEL_KINDS, Kind
+from index.analysis.duplicate_kinds import KINDS, Kind
 from index.analysis.duplicate_plan import Duplicate, DuplicatePlan, PlannedGroup, PlannedImage, sort_groups
 from index.analysis.near_duplicates import LinkedRows, near_duplicates, nearest_pairs
 from index.builder.build_index import require_all_runs
 from index.collection import Collection
 from index.collection.catalog.catalog import Catalog, RunRows
-from index.collection.records import VersionManifest
+from index.collection.records.version_manifest import VersionManifest
 from index.collection.rows import text_array
 from index.search import Searcher
 from index.search.searcher import searched_version
 from index.segments.segmented_index import SegmentedIndex
 from index.versions.servable import open_last_good
-from jobs.duplicates.comparer import Comparer, Picture
+from jobs.duplicates.comparer import PIXEL_KINDS, Comparer, Picture
 from jobs.duplicates.local_files import Row, local_file, one_path_each
 from jobs.duplicates.picture_loader import PictureLoader
 from jobs.duplicates.preference import preference, reason

@@ -12,7 +12,7 @@ import pyarrow as pa
 from index.collection import Collection
 from index.collection.catalog.catalog import Catalog, RunRows
 from index.collection.merged.merge import merge_runs
-from index.collection.records import RowFile, RunCounts, RunManifest, RunStart
+from index.collection.records.run_manifest import RowFile, RunCounts, RunManifest, RunStart
 from index.collection.rows import FILTERED
 from jobs.addresses.record_checks import record_fetches
 from jobs.embedding.report import BlockSummary, EmbedReport
@@ -100,7 +100,7 @@ def _publish(collection: Collection, written: WrittenRun, rows: Catalog, counts:
 def _deleted_ids(plan: Plan) -> Iterator[pa.Array[Any]]:
     if plan.deletes and plan.deleted:
         # In no order: DuckDB would need the memory to sort them.
-        with plan.deletes.catalog.query(f"SELECT image_id FROM {plan.deletes.sql}") as batches:
+        with plan.deletes.workspace.query(f"SELECT image_id FROM {plan.deletes.sql}") as batches:
             yield from (batch[0] for batch in batches)
 
 

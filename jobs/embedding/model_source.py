@@ -11,7 +11,7 @@ from embedder.models.load import find_model, load_embedder
 from embedder.models.own_embedder import OwnModel
 from embedder.protocol import Embedder
 from embedder.python_class import what_changed
-from index.collection.records import ModelRecord
+from index.collection.records.model_record import ModelRecord
 from jobs.errors import OtherModelError
 from jobs.spec import Resources
 from jobs.values import DEMO_MODEL, model_named

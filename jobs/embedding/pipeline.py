@@ -17,8 +17,10 @@ from rich.console import Console
 
 from embedder.protocol import Embedder
 from index.collection import Collection
-from index.collection.catalog.catalog import Catalog, RunRows
-from index.collection.records import ModelRecord, RowFile
+from index.collection.catalog.catalog import RunRows
+from index.collection.catalog.workspace import Workspace
+from index.collection.records.model_record import ModelRecord
+from index.collection.records.run_manifest import RowFile
 from index.collection.row_files import block_of
 from index.collection.rows import is_filtered
 from jobs.embedding.commit import WrittenRun
@@ -197,4 +199,4 @@ def _write_copies(written: WrittenRun, todo: Todo, collection: Collection, files
 def _is_remote(todo: Todo) -> bool:
     """Whether pictures come from a network. For local files two threads do: one reads while the other decodes."""
     sql = f"SELECT count(*) > 0 AS remote FROM {todo.sql} WHERE contains(uri, '://') AND NOT starts_with(uri, 'file:')"
-    return bool(Catalog(todo.storage, [], live=False).table(sql)["remote"][0].as_py())
+    return bool(Workspace(todo.storage.location).table(sql)["remote"][0].as_py())

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from time import perf_counter
 from typing import Literal, Self
 
-from index.collection.records import RowFile
+from index.collection.records.run_manifest import RowFile
 from index.collection.rows import FILTERED
 from jobs.addresses.check_listing import AddressCounts
 from jobs.planning.plan import Counts, Plan
@@ -82,7 +82,8 @@ class EmbedReport:
             refused=plan.refusals - plan.filtered,
             filtered_unread=plan.filtered,
         )
-        report.set_reasons(count_reasons(plan.rejects.catalog, plan.rejects.sql) if plan.rejects else Counter())
+        if plan.rejects and plan.rejects.num_rows:
+            report.set_reasons(count_reasons(plan.rejects.workspace, plan.rejects.sql))
         return report
 
     def set_reasons(self, reasons: Counter[str]) -> None:

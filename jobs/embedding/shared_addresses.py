@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from index.collection.catalog.catalog import Catalog, RunRows
+from index.collection.catalog.workspace import Workspace
 from index.collection.rows import STATE_COLUMNS, is_filtered
 from index.storage.storage import Storage
 from jobs.planning.image_filter import ImageFilter
@@ -36,14 +37,14 @@ def first_of_each_address(todo: Todo, image_filter: ImageFilter) -> tuple[Todo, 
     nothing = todo.slice(todo.num_rows)
     if image_filter.measures:  # rows do not store the measures, so each image has to be judged on its own
         return todo, nothing
-    catalog, rows = Catalog(todo.storage, [], live=False), f"FROM {todo.sql} WHERE uri IS NOT NULL"
-    catalog.group("first", f"min({POSITION}) AS number", rows, "uri", rows=todo.num_rows)
-    [shared] = catalog.table(_SHARED.format(todo=todo.sql))["images"].to_pylist()
+    workspace, rows = Workspace(todo.storage.location), f"FROM {todo.sql} WHERE uri IS NOT NULL"
+    workspace.group("first", f"min({POSITION}) AS number", rows, "uri", rows=todo.num_rows)
+    [shared] = workspace.table(_SHARED.format(todo=todo.sql))["images"].to_pylist()
     if not shared:
         return todo, nothing
 
     def images(*, first: bool) -> Iterator[pa.Table]:
-        with catalog.query(_IS_FIRST.format(todo=todo.sql), IN_MEMORY) as answers:
+        with workspace.query(_IS_FIRST.format(todo=todo.sql), IN_MEMORY) as answers:
             for listed, answer in todo.beside(answers):
                 yield listed.filter(pc.equal(answer["first"].cast(pa.bool_()), pa.scalar(first)))
 

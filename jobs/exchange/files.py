@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from index.collection.records import ModelRecord
+from index.collection.records.model_record import ModelRecord
 from index.collection.rows import TEXT, text_array
 from jobs.errors import SourceError
 from jobs.exchange.check_vectors import Floats

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from embedder.fetch.uris import cell_uri
 from embedder.images.exif import EXIF_COLUMNS, EXIF_VERSION
 from embedder.models.load import find_model
 from index.collection import Collection, writing
@@ -19,7 +20,8 @@ from index.collection.annotations import annotation_logs, belongs_to
 from index.collection.collection import Snapshot
 from index.collection.layout import MANIFEST, run_path
 from index.collection.merged.merge import merge_runs
-from index.collection.records import UNKNOWN_MODEL, ModelRecord, RowFile, RunCounts, RunSettings, RunStart
+from index.collection.records.model_record import UNKNOWN_MODEL, ModelRecord
+from index.collection.records.run_manifest import RowFile, RunCounts, RunSettings, RunStart
 from index.collection.rows import EMBEDDING, TEXT, embedding_column
 from index.errors import NotACollectionError
 from index.storage.bucket_address import without_secrets
@@ -257,7 +259,7 @@ class VectorImport:
             uris = columns[uri].cast(TEXT)
             listing["uri"] = uris if is_export else absolute_uris(part.rows.file, uris)
         elif (column := part.picture_column) is not None:
-            cells = [f"{part.file.uri}#row={number}&column={column}" for number in numbers]
+            cells = [cell_uri(part.file.uri, number, column) for number in numbers]
             listing["uri"] = pa.array(cells, TEXT)
         rows = listing_table(listing, {name: columns[name] for name in self._metadata(part, columns.column_names)})
         return with_columns(rows, {name: columns[name] for name in names if name not in LISTING.names})

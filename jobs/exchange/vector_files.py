@@ -15,10 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from index.collection.catalog.catalog import Catalog
 from index.collection.catalog.sql import parquet
+from index.collection.catalog.workspace import Workspace
 from index.collection.rows import EMBEDDING, TEXT
-from index.storage import Storage
 from index.storage.bucket_address import without_secrets
 from jobs.errors import SourceError, UsageError
 from jobs.exchange.check_vectors import Floats, Problems, matrix_of
@@ -35,20 +34,19 @@ _EXPECTED = "a .npy file, Parquet with a column of vectors, or a clip-retrieval 
 
 @dataclass(frozen=True)
 class VectorPart:
-    """Vectors in an `array`, or in the column `embedding` of `rows`, which are the rows that belong to them."""
+    """The `vectors` of an array, or those of the column of `rows` with this name; and the rows that belong to them."""
 
     rows: RowFile
-    array: Array | None = None
-    embedding: str = ""
+    vectors: Array | str
     unused: Sequence[str] = ()
     """Parquet files beside the array, by name, of which none is certain to have its rows."""
 
     @property
     def file(self) -> SourceFile:
-        return self.array.file if self.array else self.rows.file
+        return self.vectors.file if isinstance(self.vectors, Array) else self.rows.file
 
     def __len__(self) -> int:
-        return self.array.rows if self.array else self.rows.num_rows
+        return self.vectors.rows if isinstance(self.vectors, Array) else self.rows.num_rows
 
     def first_column(self, names: Iterable[str]) -> str | None:
         """The first of these names that is a column."""
@@ -70,7 +68,7 @@ class VectorPart:
         ids they are the numbers, in Parquet behind the name of the file.
         """
         if (name := self.id_column) is None:
-            prefix = "" if self.array else f"{self.file.name}#"
+            prefix = "" if isinstance(self.vectors, Array) else f"{self.file.name}#"
             return pa.array([f"{prefix}{number}" for number in numbers], TEXT)
         ids = as_text(columns[name]).cast(TEXT)
         blank = pc.equal(pc.utf8_trim_whitespace(ids), pa.scalar("", TEXT))
@@ -78,8 +76,8 @@ class VectorPart:
 
     def plain_columns(self) -> list[str]:
         """The ids, and columns other than bytes and vectors."""
-        others = {*self.bytes_columns(), *self.other_vectors(), *(() if self.array else (self.embedding,))}
-        return [name for name in self.rows.schema.names if name not in others]
+        others = {*self.bytes_columns(), *self.other_vectors()}
+        return [name for name in self.rows.schema.names if name != self.vectors and name not in others]
 
     def bytes_columns(self) -> list[str]:
         return [each.name for each in self.rows.schema if holds_bytes(each.type) and each.name != self.id_column]
@@ -88,7 +86,7 @@ class VectorPart:
         """Columns of lists of floats that all have as many values as the vectors; in an export, where other lists are
         the collection's columns, only that of its vectors if others are imported.
         """
-        own = (self.embedding, self.id_column)
+        own = (self.vectors, self.id_column)
         lists = [each.name for each in self.rows.schema if _is_vector(each) and each.name not in own]
         if self.rows.model:
             return [name for name in lists if name == EMBEDDING]
@@ -97,7 +95,7 @@ class VectorPart:
     @cached_property
     def picture_column(self) -> str | None:
         """The column of encoded pictures, as in Hugging Face datasets: only in the file of the vectors."""
-        if self.array:
+        if isinstance(self.vectors, Array):
             return None
         with self.file.open() as source:
             return picture_column(pq.ParquetFile(source), ListColumns())
@@ -105,26 +103,26 @@ class VectorPart:
     @cached_property
     def dim(self) -> int:
         """The length of the vectors; if it varies, the most frequent one in the first block that has any."""
-        if self.array:
-            return self.array.dim
-        kind = self.rows.schema.field(self.embedding).type
+        if isinstance(self.vectors, Array):
+            return self.vectors.dim
+        kind = self.rows.schema.field(self.vectors).type
         if pa.types.is_fixed_size_list(kind):
             return int(kind.list_size)
-        for table in self.rows.blocks(4096, [self.embedding]):
+        for table in self.rows.blocks(4096, [self.vectors]):
             lengths: Any = pc.mode(pc.list_value_length(table[0]))
             if len(lengths) and (length := lengths[0]["mode"].as_py()):
                 return int(length)
-        raise SourceError(f"{self.file.uri} has no vectors in its column `{self.embedding}`")
+        raise SourceError(f"{self.file.uri} has no vectors in its column `{self.vectors}`")
 
     def blocks(self, rows: int) -> Iterator[tuple[pa.Table, Floats, Problems]]:
         """The plain columns, the vectors `(n, dim)`, and their problems."""
         columns = self.plain_columns()
-        if self.array:
+        if isinstance(self.vectors, Array):
             tables = self.rows.blocks(rows, columns)
-            yield from ((table, vectors, {}) for table, vectors in self.array.beside(tables))
+            yield from ((table, vectors, {}) for table, vectors in self.vectors.beside(tables))
             return
-        for table in self.rows.blocks(rows, [*columns, self.embedding]):
-            yield table.select(columns), *matrix_of(table[self.embedding].combine_chunks(), self.dim)
+        for table in self.rows.blocks(rows, [*columns, self.vectors]):
+            yield table.select(columns), *matrix_of(table[self.vectors].combine_chunks(), self.dim)
 
 
 def find_vectors(
@@ -159,7 +157,7 @@ def find_vectors(
         array = Array.open(arrays[0])
         parts = [VectorPart(_rows_of(array, tables, ids, scratch / "rows.parquet"), array, unused=unused)]
     elif tables:
-        parts = [VectorPart(rows, embedding=_embedding_column(rows, embedding_column)) for rows in map(RowFile, tables)]
+        parts = [VectorPart(rows, _embedding_column(rows, embedding_column)) for rows in map(RowFile, tables)]
     else:
         names = ", ".join(files) or "nothing"
         raise SourceError(f"{address} has no vectors: expected {_EXPECTED}, found {names}"[:500])
@@ -192,11 +190,11 @@ class RowIds:
 
     def problems(self) -> Iterator[tuple[int, tuple[str, str]]]:
         """The number and the problem of each row that has no id, or that of an earlier row, in order."""
-        catalog = Catalog(Storage.open(str(self.file.parent)), [], live=False)
+        workspace = Workspace(str(self.file.parent))
         ids = parquet([self.file], "file_row_number")
         columns, rows = "id, min(file_row_number) AS first", sum(map(len, self.parts))
-        catalog.group("repeated", columns, f"FROM {ids} WHERE id IS NOT NULL", "id", having="count(*) > 1", rows=rows)
-        for row, id_, first in map(dict.values, catalog.rows(_UNUSABLE.format(ids=ids))):
+        workspace.group("repeated", columns, f"FROM {ids} WHERE id IS NOT NULL", "id", having="count(*) > 1", rows=rows)
+        for row, id_, first in map(dict.values, workspace.rows(_UNUSABLE.format(ids=ids))):
             if id_ is None:
                 yield row, ("no_id", "expected an id, got none")
             else:

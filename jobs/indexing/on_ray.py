@@ -8,7 +8,7 @@ from rich.console import Console
 from index.builder.build_index import run_here
 from index.builder.segment import SegmentJob
 from index.builder.version import RunJobs
-from index.collection.records import SegmentRecord
+from index.collection.records.version_manifest import SegmentRecord
 from index.collection.stored_rows import StoredRows
 from jobs.progress import rate_bar
 

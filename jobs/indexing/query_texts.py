@@ -17,7 +17,8 @@ from embedder.protocol import Embedder
 from index.arrays import Vectors
 from index.collection.collection import Collection
 from index.collection.live_rows import LiveRows
-from index.collection.records import ModelRecord, RunManifest
+from index.collection.records.model_record import ModelRecord
+from index.collection.records.run_manifest import RunManifest
 from index.collection.rows import EMBEDDING, text_array, vectors_of
 from jobs.errors import OtherModelError, UsageError
 

@@ -10,7 +10,7 @@ from ray.exceptions import RayError, RayTaskError
 
 from index.builder.segment import SegmentJob
 from index.collection.layout import SEGMENTS
-from index.collection.records import SegmentRecord
+from index.collection.records.version_manifest import SegmentRecord
 from index.errors import CollectionError
 from jobs.cluster.session import missing_package_message
 from jobs.errors import JobError

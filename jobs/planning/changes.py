@@ -61,13 +61,13 @@ class SourceChange:
 def compare(listing: Listing, snapshot: Snapshot, job: PlannedJob) -> SourceChange:
     """Compare a listing with the rows, without writing anything."""
     catalog = snapshot.live.catalog
-    decisions = _decide(listing, snapshot, job, catalog)
+    decisions, missing = _decide(listing, snapshot, job, catalog)
     sources = [each.source for each in decisions]
     usable = [run for run in snapshot.unfinished if run.source in sources and run.model.agrees_with(job.model)]
     if usable and any(row["action"] != "keep" for each in decisions for row in each.counts):
         # The files of unfinished runs are read as a whole, so only if something is to do.
         catalog = snapshot.everything(usable)
-        decisions = _decide(listing, snapshot, job, catalog)
+        decisions, missing = _decide(listing, snapshot, job, catalog)
     first, *others = (each.planned() for each in decisions)
     plans = [replace(first, deletes=catalog.store("SELECT seq, image_id FROM missing WHERE gone")), *others]
     rows = Counter[str]()
@@ -75,7 +75,6 @@ def compare(listing: Listing, snapshot: Snapshot, job: PlannedJob) -> SourceChan
         rows[catalog.runs[number].source] += count
     # Rows of the source alone replace none of another.
     replaced = [] if plans[0].done or rows.total() == rows[job.source] else decisions[0].replaced()
-    [missing] = catalog.rows(sql.MISSING_COUNTS)
     return SourceChange(
         plans=plans,
         rows=rows[job.source],
@@ -86,8 +85,11 @@ def compare(listing: Listing, snapshot: Snapshot, job: PlannedJob) -> SourceChan
     )
 
 
-def _decide(listing: Listing, snapshot: Snapshot, job: PlannedJob, rows: Catalog) -> list[Decisions]:
-    """What happens to the images of a listing, and then to those of other sources with rows of another model.
+def _decide(
+    listing: Listing, snapshot: Snapshot, job: PlannedJob, rows: Catalog
+) -> tuple[list[Decisions], dict[str, int]]:
+    """What happens to the images of a listing, and then to those of other sources with rows of another model; and the
+    `MISSING_COUNTS`.
 
     An index has one model's vectors, so rows of such sources that are not listed are embedded again as well.
     """
@@ -107,7 +109,7 @@ def _decide(listing: Listing, snapshot: Snapshot, job: PlannedJob, rows: Catalog
     for source, relisted in others.items():
         other = replace(job, source=source, image_filter=last_filter(snapshot, source))
         decisions.append(Decisions(relisted, snapshot, other, rows, FIRST_SEQ))
-    return decisions
+    return decisions, missing
 
 
 def _relisted(rows: Catalog, source: str, listing: Listing) -> Iterator[pa.Table]:

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from embedder.images.exif import EXIF_COLUMNS
 from index.collection.catalog.catalog import FILE_BITS, Catalog, split_seq
 from index.collection.collection import Snapshot
-from index.collection.records import ModelRecord
+from index.collection.records.model_record import ModelRecord
 from index.collection.rows import TEXT, is_filtered, metadata_columns
 from jobs.addresses.check_listing import NONE_POSTPONED
 from jobs.planning import plan_query as sql
@@ -210,7 +210,7 @@ class Decisions:
         names = [name for name in every.schema.names if name not in (*REFUSAL.names, *FILE_FACTS.names)]
         resumed = None if self._resumed is None else self._rows.runs[self._resumed]
         written = resumed.files if resumed else []
-        counting = np.asarray(catalog.table("FROM resumed_files")["file"], np.int64)
+        counting = np.asarray(catalog.table("FROM resumed_files")["file"] if resumed else [], np.int64)
         return Plan(
             source=self._job.source,
             model=self._job.model,

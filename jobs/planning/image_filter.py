@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from embedder.images.exif import EXIF_COLUMNS
 from embedder.images.quality import MEASURES
-from index.collection.records import RunSettings
+from index.collection.records.run_manifest import RunSettings
 from index.collection.rows import FILTERED, in_files, metadata_columns
 from index.errors import FilterError
 from index.filters.filter import Filter

@@ -9,9 +9,11 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from embedder.images.exif import EXIF_VERSION
-from index.collection.catalog.catalog import Catalog, StoredAnswer
+from index.collection.catalog.catalog import Catalog
+from index.collection.catalog.workspace import StoredAnswer
 from index.collection.collection import Collection, Snapshot
-from index.collection.records import ModelRecord, RowFile, RunSettings, RunStart
+from index.collection.records.model_record import ModelRecord
+from index.collection.records.run_manifest import RowFile, RunSettings, RunStart
 from index.storage.storage import canonical_address
 from index.versions.servable import live_or_last_good_manifest
 from jobs.planning.image_filter import EVERY_IMAGE, ImageFilter

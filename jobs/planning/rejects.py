@@ -7,6 +7,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from index.collection.catalog.catalog import Catalog
+from index.collection.catalog.workspace import Workspace
 from index.collection.rows import REJECT_COLUMNS, text_array
 
 _SHOWN: Final = ", ".join(("image_id", "uri", *REJECT_COLUMNS))
@@ -18,10 +19,10 @@ def list_rejects(catalog: Catalog, reasons: Iterable[str]) -> Iterator[dict[str,
     return catalog.rows(sql, reasons=pa.table({"error_reason": text_array(reasons)}))
 
 
-def count_reasons(catalog: Catalog, rows: str = "live_rows") -> Counter[str]:
+def count_reasons(workspace: Workspace, rows: str = "live_rows") -> Counter[str]:
     """How many images are rejected or left out for each reason; equally frequent ones in alphabetical order."""
     counts = f"SELECT error_reason, count(*) AS images FROM {rows} WHERE error_reason IS NOT NULL GROUP BY ALL"
-    return Counter({row["error_reason"]: row["images"] for row in catalog.rows(f"{counts} ORDER BY error_reason")})
+    return Counter({row["error_reason"]: row["images"] for row in workspace.rows(f"{counts} ORDER BY error_reason")})
 
 
 def format_reasons(counts: Counter[str], limit: int | None = None) -> str:

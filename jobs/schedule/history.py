@@ -12,10 +12,10 @@ from typing import Any, Literal
 from pydantic import Field
 
 from index.collection import Collection
-from index.collection.bounds import EntryId, Pid, Time
 from index.collection.layout import HISTORY
 from index.collection.lease import current_writer
-from index.collection.records import Record
+from index.collection.records.bounds import EntryId, Pid, Time
+from index.collection.records.record import Record
 from index.errors import LeaseError
 from index.storage import Storage
 from index.storage.bucket_address import without_secrets

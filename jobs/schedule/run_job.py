@@ -10,7 +10,7 @@ from functools import partial
 
 from embedder.errors import EmbedderError
 from index.collection import Collection
-from index.collection.records import ModelRecord
+from index.collection.records.model_record import ModelRecord
 from index.errors import CollectionError, LeaseError, NotACollectionError, OvertakenError
 from index.versions.prune import prune
 from jobs.embedding.report import Report

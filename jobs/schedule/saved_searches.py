@@ -12,17 +12,20 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby, islice
 from operator import itemgetter
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 from urllib.parse import quote
 
 import pyarrow as pa
+from pydantic import Field
 from pydantic_core import to_json
 
 from index.collection import Collection
 from index.collection.annotations import annotation_log
 from index.collection.layout import DELIVERED
 from index.collection.live_rows import LiveRows
-from index.collection.records import Delivered, RunManifest
+from index.collection.records.bounds import Name, RunId
+from index.collection.records.record import Record
+from index.collection.records.run_manifest import RunManifest
 from index.collection.rows import conform
 from index.errors import CollectionError
 from index.matches import SEARCHES
@@ -43,6 +46,13 @@ _MATCHES: Final = 1_000
 """Of a call."""
 
 
+class Delivered(Record):
+    """`delivered.json`: of each saved search, the run up to which its matches have been delivered."""
+
+    format: Literal[1] = 1
+    runs: dict[Name, RunId] = Field(default_factory=dict)
+
+
 def run_searches(
     job: Annotate, searches: Sequence[SearchSpec], load: Load, report: Report, stale: Mapping[str, str] | None = None
 ) -> None:
@@ -59,14 +69,14 @@ def run_searches(
     if before and new:  # what is there already is not new to them, even if this is killed
         delivered |= dict.fromkeys(new, before[-1].run_id)
         _write_delivered(log, delivered)
-    vectors, broken = embed_queries(searches, collection, live, model, load)
-    broken |= broken_filters(searches, collection, live, stale or {})
+    queries = embed_queries(searches, collection, live, model, load)
+    broken = queries.broken | broken_filters(searches, collection, live, stale or {})
     report.problems += broken.values()
     searches = [each for each in searches if each.name not in broken]
     if not searches:
         return
-    remember(collection, vectors)
-    recipe = searches_recipe(searches, vectors, collection, live, model)
+    remember(collection, queries.vectors)
+    recipe = searches_recipe(searches, queries, collection, live)
     job.annotate(SEARCHES, recipe, live)
     publish(collection, job.console, said=report.notes)
     if not (runs := log.runs()):

@@ -15,7 +15,7 @@ from rich.console import Console
 from watchfiles import watch as watch_files
 
 from embedder.errors import EmbedderError
-from index.collection.records import ModelRecord
+from index.collection.records.model_record import ModelRecord
 from index.errors import DISK_FULL, PASSING, CollectionError, EmptyCollectionError, LeaseError
 from jobs.embedding.report import Report
 from jobs.errors import EmptySourceError, JobError, SpecError, TooManyMissingError

@@ -13,11 +13,11 @@ import pyarrow.compute as pc
 from embedder.errors import FetchError
 from embedder.fetch import Fetcher
 from embedder.fetch.policy import FetchPolicy
-from embedder.fetch.uris import FrameAt, local_path, scheme_of, split_fragment
+from embedder.fetch.uris import FRAME_MARK, FrameAt, local_path, scheme_of, split_fragment
 from index.collection.row_files import map_in_threads
 from index.collection.rows import TEXT, conform
 from index.storage.picture_reader import PictureReader
-from jobs.sources.list_videos import FRAME_MARK, shown_time
+from jobs.sources.list_videos import shown_time
 from jobs.sources.listing import LISTING, Column, common_schema, escaped, with_columns
 from jobs.sources.sorted_files import ManyFiles
 from jobs.sources.stored_listing import Listing

@@ -17,7 +17,7 @@ from typing import Any, Final, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from index.collection.rows import TEXT
+from index.collection.rows import TEXT, text_array
 from jobs.errors import SourceError
 from jobs.sources.listing import REFUSED_STAGE, Column, Reason, as_text, refuse, with_columns
 from jobs.sources.stored_listing import StoredTables
@@ -31,7 +31,7 @@ WRITTEN: Final = b"written"
 """Metadata of a listing's field with values as they are written: in `CSV`, or as strings in `JSON`."""
 CSV, JSON = b"csv", b"json"
 
-_MISSING = pa.array(["", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "NULL", "null", "None", "\\N"], TEXT)
+_MISSING = text_array(["", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "NULL", "null", "None", "\\N"]).cast(TEXT)
 _BOOLEANS = ("^(true|false)$", "^(True|False)$", "^(TRUE|FALSE)$")
 _TIME = r"^[1-9][0-9]{3}-[0-9]{2}-[0-9]{2}[ T][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,6})?)?Z?$"
 

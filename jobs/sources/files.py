@@ -12,6 +12,7 @@ from urllib.parse import parse_qs, quote
 
 import pyarrow as pa
 
+from embedder.fetch.uris import WEB_SCHEMES, has_mark
 from index.errors import CollectionError
 from index.storage import Storage
 from index.storage.bucket_address import SCHEMES, split_address, without_secrets
@@ -122,7 +123,7 @@ def open_source(location: str) -> Storage:
     shown = without_secrets(location)
     try:
         parts = split_address(location)
-        if parts.scheme in ("http", "https"):
+        if parts.scheme in WEB_SCHEMES:
             raise SourceError(
                 f"{shown}: a source cannot be one web address. Put URLs in a list: a CSV with a column `url`"
             )
@@ -216,7 +217,7 @@ def _walk(
 
 def _local_uri(path: str) -> str:
     """The path, or a file:// URI if the path is not UTF-8 or could be mistaken for a part of a file."""
-    if escaped(path) != path or "#bytes=" in path or "#row=" in path or "#t=" in path:
+    if escaped(path) != path or has_mark(path):
         return f"file://{quote(os.fsencode(path))}"
     return path
 

@@ -218,10 +218,11 @@ def _with_refused(
     Another row that repeats the id of an earlier one is refused, under another id.
     """
     catalog, view = listing.catalog, listing.view
-    catalog.group("repeated", "image_id", f"SELECT image_id FROM {view}", "image_id", having="count(*) > 1")
+    ids = f"SELECT image_id FROM {view}"
+    repeated_ids = catalog.group("repeated", "image_id", ids, "image_id", having="count(*) > 1")
     rows, repeats = writer.rows, None
     writer.add(refused_listing(refused))
-    if catalog.table("SELECT 1 FROM repeated LIMIT 1").num_rows:  # mostly not, and what follows reads all ids again
+    if repeated_ids:  # mostly not, and what follows reads all ids again
         seqs = first + np.flatnonzero(np.concatenate([np.zeros(0, bool), *map(np.asarray, have_no_id)]))
         repeats = catalog.store(_REPEATS.format(listing=view), may_number=pa.table({"seq": seqs}))
         repeated = catalog.rows(f"FROM {repeats.sql} WHERE NOT may ORDER BY seq")

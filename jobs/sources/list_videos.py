@@ -12,13 +12,13 @@ import pyarrow.compute as pc
 
 from embedder.errors import FetchError, Rejected
 from embedder.fetch import Fetcher
+from embedder.fetch.uris import FRAME_MARK
 from embedder.machine import usable_cpus
 from index.storage.picture_reader import PictureReader
 from jobs.errors import SourceError
 from jobs.sources.files import SourceFile, file_listing
 from jobs.sources.listing import LISTING, UNREADABLE, Listed, Refused
 
-FRAME_MARK = "#t="
 Frames: TypeAlias = Mapping[str, Sequence[Mapping[str, Any]]]
 ListedFrames: TypeAlias = Callable[[], Frames]
 """Returns the rows of known frames, with `uri`, `size`, `modified` and `etag`, by the uri of their video."""

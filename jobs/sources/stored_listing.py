@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from index.collection.catalog.catalog import NO_RUN, Catalog, RunRows, Seqs, split_seq
 from index.collection.catalog.row_facts import MAX_POSITIONS, read_schema, write_table_facts
-from index.collection.records import RowFile
+from index.collection.records.run_manifest import RowFile
 from index.collection.rows import TEXT, conform, in_memory, metadata_columns
 from index.storage.scratch import Scratch
 from jobs.sources.listing import FILE_FACTS, LISTING, REFUSAL, common_schema, without_types_of_nulls

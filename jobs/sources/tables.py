@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from embedder.fetch.uris import cell_uri
 from index.collection.rows import TEXT
 from jobs.errors import NotAListError, SourceError
 from jobs.exclusions import EXCLUDED, Exclusions
@@ -30,6 +31,7 @@ from jobs.sources.list_columns import (
 from jobs.sources.listing import (
     LISTING,
     UNNAMED_INDEX,
+    WEB,
     Column,
     Listed,
     Refused,
@@ -129,7 +131,7 @@ class TableReader:
         of a picture in the source names it, like the row of a list.
         """
         numbers: Column = pa.array([f"{self.file.name}#{i}" for i in range(rows)], TEXT)
-        uris: Column = pa.array([f"{self.file.uri}#row={i}&column={column}" for i in range(rows)], TEXT)
+        uris: Column = pa.array([cell_uri(self.file.uri, i, column) for i in range(rows)], TEXT)
         modified: Column = pa.array([self.file.modified] * rows, LISTING.field("modified").type)
         if paths is not None:
             paths = absolute_uris(self.file, paths)
@@ -229,7 +231,7 @@ class ListReader:
                 raise
             return _left_out(f".{kind} without addresses or pictures")
         # As img2dataset writes them: the web addresses from which the pictures of a tar or folder were downloaded.
-        of_web = pc.all(pc.match_substring_regex(listed.images["uri"], "^https?://")).as_py()
+        of_web = pc.all(pc.match_substring_regex(listed.images["uri"], WEB)).as_py()
         if of_web and str(PurePosixPath(table.name).with_suffix("")) in self.containers:
             return _left_out(f".{kind} with the origins of pictures")
         return self._without_excluded(table, listed) if self.exclusions.has_patterns else listed

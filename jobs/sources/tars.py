@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from embedder.fetch.uris import member_uri
 from jobs.errors import SourceError
 from jobs.exclusions import EXCLUDED, Exclusions
 from jobs.file_extensions import kind_of_other
@@ -72,7 +73,7 @@ def _listing(
     members = [member for _, member in images]
     columns: dict[str, Sequence[Any]] = {
         "image_id": [f"{file.name}/{escaped(member.name)}" for member in members],
-        "uri": [f"{file.uri}#bytes={each.offset_data}-{each.offset_data + each.size - 1}" for each in members],
+        "uri": [member_uri(file.uri, each.offset_data, each.size) for each in members],
         "size": [member.size for member in members],
         "modified": [file.modified] * len(members),
     }

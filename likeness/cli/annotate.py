@@ -13,11 +13,13 @@ from likeness.cli.options import CollectionArgument, console, error_console, job
 if TYPE_CHECKING:
     from index.collection import Collection
 
-_JOB, _RESOURCES, _ANNOTATION = (("jobs.spec", name) for name in ("JobSpec", "Resources", "AnnotationSpec"))
+_JOB, _RESOURCES = (("jobs.spec", name) for name in ("JobSpec", "Resources"))
+_ANNOTATION = ("jobs.annotation_spec", "AnnotationSpec")
 _LABEL = (
     'A text such as "a dog"; may be repeated. Each image, or with --clusters each cluster, gets the nearest. '
     "With --head, the name of one of its outputs, in their order."
 )
+_MATCH_FLAGS = {"k": "-k"}
 _SELECTION = ("jobs.curation.spec", "SelectSpec")
 _SELECTION_FLAGS = {"n": "-n", "continue_": "--continue"}
 
@@ -48,7 +50,7 @@ def annotate(
 
 @with_fields(
     Fields(*_ANNOTATION, "name", default=None),
-    Fields(*_ANNOTATION, "k", flag="-k"),
+    Fields(*_ANNOTATION, "k", flags=_MATCH_FLAGS),
     Fields(*_JOB, "max_reject_rate max_missing embedder"),
     Fields(*_RESOURCES, "on address"),
 )
@@ -82,7 +84,7 @@ def match(
     if not (name := options["name"] or (source and "match")):
         raise UsageError(f"--name is missing: expected a name for the columns that {collection} gets, such as seen")
     on = options["on"] or ("ray" if options["address"] else None)
-    _annotate(collection, {**options, "name": name, "match": other, "on": on}, {"k": "-k"}, publish=source is None)
+    _annotate(collection, {**options, "name": name, "match": other, "on": on}, _MATCH_FLAGS, publish=source is None)
     if to is not None:
         from jobs.annotation.predictors.match import write_pairs
 
@@ -127,7 +129,8 @@ def _annotate(collection: str, options: dict[str, Any], flags: dict[str, str], *
     """Bring the annotation that the options describe up to date, and the index too unless it is not to `publish` it."""
     from index.collection import writing
     from jobs.annotation.annotate import Annotate
-    from jobs.spec import AnnotationSpec, Resources
+    from jobs.annotation_spec import AnnotationSpec
+    from jobs.spec import Resources
 
     spec = model_of(AnnotationSpec, options, flags)
     job = Annotate(
@@ -149,11 +152,7 @@ def _annotate(collection: str, options: dict[str, Any], flags: dict[str, str], *
     )
 
 
-@with_fields(
-    Fields(*_SELECTION, "n", flag="-n"),
-    Fields(*_SELECTION, "prune name diverse typical balance filter"),
-    Fields(*_SELECTION, "continue_", flag="--continue"),
-)
+@with_fields(Fields(*_SELECTION, flags=_SELECTION_FLAGS))
 def select(collection: CollectionArgument, **options: Any) -> None:
     """Choose images that represent a collection, or one of each group of near-equal images, and write the choice as
     columns.

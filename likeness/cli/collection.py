@@ -2,15 +2,12 @@
 
 from collections import Counter
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 from jobs.errors import UsageError
 from likeness.cli.options import CollectionArgument, FormatOption, console, open_collection, print_json_list, show
-
-if TYPE_CHECKING:
-    from index.collection import Collection
 
 
 def info(collection: CollectionArgument, output: FormatOption = "table") -> None:
@@ -65,7 +62,7 @@ def columns(
 
     Example: `likeness columns my-collection --drop animal`
     """
-    from likeness.cli.tables.collection import columns_table
+    from likeness.cli.tables.collection import annotation_facts, columns_table
 
     opened = open_collection(collection)
     if drop is not None:
@@ -74,55 +71,8 @@ def columns(
 
         with writing(opened, "columns") as leased:
             drop_columns(leased, drop, console)
-    facts = _annotation_facts(opened)
+    facts = annotation_facts(opened)
     show(output, facts, lambda: columns_table(facts))
-
-
-def _annotation_facts(collection: "Collection") -> list[dict[str, Any]]:
-    from index.collection.annotations import list_annotations
-    from index.versions.servable import collection_model, live_manifest
-
-    annotations = list_annotations(collection)
-    if not annotations:
-        return []
-    version, snapshot = live_manifest(collection), collection.snapshot()
-    indexed = version.annotations if version else {}
-    model = collection_model(collection, snapshot.committed)
-    images = snapshot.live.of_model(model) if model else snapshot.live
-    facts = []
-    for annotation in annotations:
-        rows, last_run = annotation.rows, annotation.runs[-1]
-        [counts] = images.catalog.table(_COUNTS.format(images=images.sql, values=rows.sql)).to_pylist()
-        facts.append(
-            {
-                "name": annotation.name,
-                "columns": {name: str(rows.schema.field(name).type) for name in rows.metadata},
-                "predictor": last_run.model.id,
-                "fingerprint": last_run.model.fingerprint,
-                **{name: counts[name] for name in ("images", "rejected")},
-                "reasons": {each["reason"]: each["count"] for each in counts["reasons"]},
-                "without": counts["without"],
-                "indexed": indexed.get(annotation.name) == annotation.run_ids,
-            }
-        )
-    return facts
-
-
-_COUNTS = """
-WITH found AS (
-    SELECT v.image_id IS NOT NULL AS found, v.error_reason IS NOT NULL AS rejected, v.error_message AS reason
-    FROM {images} AS i
-    LEFT JOIN {values} AS v ON v.image_id = i.image_id AND v.content_hash IS NOT DISTINCT FROM i.content_hash
-    WHERE i.error_reason IS NULL
-), reasons AS (
-    SELECT coalesce(reason, 'None') AS reason, count(*) AS count FROM found WHERE rejected
-    GROUP BY ALL ORDER BY count DESC, reason LIMIT 3
-)
-SELECT count(*) FILTER (found AND NOT rejected) AS images, count(*) FILTER (rejected) AS rejected,
-       count(*) FILTER (NOT found) AS without,
-       coalesce((SELECT list(reasons ORDER BY count DESC, reason) FROM reasons), []) AS reasons
-FROM found
-"""
 
 
 def evaluate(

@@ -25,13 +25,13 @@ AcceptLostRunsOption = Annotated[
     ),
 ]
 _BUDGET = ("jobs.spec", "IndexBudget")
+_BUDGET_FLAGS = {"latency_ms": "--latency"}
 _WHERE = Fields("jobs.spec", "Resources", "on address")
 VersionArgument = Annotated[str, typer.Argument(help="The version's number from `likeness versions`: 000002 or 2.")]
 
 
 @with_fields(
-    Fields(*_BUDGET, "latency_ms", flag="--latency"),
-    Fields(*_BUDGET, but="latency_ms"),
+    Fields(*_BUDGET, flags=_BUDGET_FLAGS),
     Fields("jobs.spec", "JobSpec", "embedder"),
     _WHERE,
 )
@@ -50,7 +50,7 @@ def index(
     from jobs.indexing.query_texts import read_queries
     from jobs.spec import IndexBudget, Resources
 
-    budget = model_of(IndexBudget, options, {"latency_ms": "--latency"})
+    budget = model_of(IndexBudget, options, _BUDGET_FLAGS)
     texts = read_queries(budget.queries) if budget.queries else []
     build_and_show(
         open_collection(collection),
@@ -95,7 +95,7 @@ def build_and_show(
     """
     from index.builder.build_index import build_index
     from index.collection import writing
-    from index.collection.records import IndexSettings
+    from index.collection.records.index_settings import IndexSettings
     from index.versions.servable import live_or_last_good_manifest
     from jobs.embedding.model_source import load_recorded
     from jobs.indexing.on_ray import run_on_ray

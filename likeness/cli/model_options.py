@@ -23,20 +23,32 @@ _FIELDS = "__fields__"
 
 
 class Fields:
-    """Some `fields` of a model in a module, or all `but` some, as options; `shown` are arguments of `typer.Option`, and
-    `default`.
+    """Some `fields` of a model in a module, or all `but` some, as options. `flags` and `metavars` name those that have
+    unusual ones, `default` is for all, in place of the model's.
 
     The model is imported when one of its commands is called: all models take longer than `likeness --help` does.
     """
 
-    def __init__(self, module: str, model: str, fields: str = "", *, but: str = "", **shown: Any) -> None:
-        self._module, self._model, self._shown = module, model, shown
+    def __init__(
+        self,
+        module: str,
+        model: str,
+        fields: str = "",
+        *,
+        but: str = "",
+        flags: Mapping[str, str] | None = None,
+        metavars: Mapping[str, str] | None = None,
+        default: Any = ...,
+    ) -> None:
+        self._module, self._model, self._default = module, model, default
         self._names, self._but = fields.split(), but.split()
+        self._flags, self._metavars = flags or {}, metavars or {}
 
     def parameters(self) -> Iterator[inspect.Parameter]:
         fields = declared_fields(getattr(import_module(self._module), self._model))
         for name in self._names or (name for name in fields if name not in self._but):
-            yield _parameter(name, fields[name], dict(self._shown))
+            shown = {"flag": self._flags.get(name), "metavar": self._metavars.get(name), "default": self._default}
+            yield _parameter(name, fields[name], **shown)
 
 
 def with_fields(*fields: Fields) -> Callable[[Command], Command]:
@@ -84,7 +96,9 @@ def declared_fields(model: Any) -> "Mapping[str, FieldInfo]":
     return fields
 
 
-def _parameter(name: str, field: "FieldInfo", shown: dict[str, Any]) -> inspect.Parameter:
+def _parameter(
+    name: str, field: "FieldInfo", *, flag: str | None, metavar: str | None, default: Any
+) -> inspect.Parameter:
     from annotated_types import Ge, Le
     from pydantic import BeforeValidator, PlainValidator
 
@@ -105,12 +119,12 @@ def _parameter(name: str, field: "FieldInfo", shown: dict[str, Any]) -> inspect.
             bounds |= {"min": each.ge} if isinstance(each, Ge) else {"max": each.le} if isinstance(each, Le) else {}
     elif annotation is not bool and get_origin(annotation) is not Literal:
         annotation = str
-    default = field.default if isinstance(field.default, str | int | float) else None
-    default = shown.pop("default", inspect.Parameter.empty if field.is_required() else default)
-    flag = f"--{name.replace('_', '-')}"
-    if annotation is bool and default is not False:
-        flag = f"{flag}/--no-{flag.removeprefix('--')}"
-    option = typer.Option(shown.pop("flag", flag), help=help_, **bounds, **shown)
+    if default is ...:
+        default = field.default if isinstance(field.default, str | int | float) else None
+        default = inspect.Parameter.empty if field.is_required() else default
+    dashed = name.replace("_", "-")
+    negation = f"/--no-{dashed}" if annotation is bool and default is not False else ""
+    option = typer.Option(flag or f"--{dashed}{negation}", help=help_, metavar=metavar, **bounds)
     kind = annotation | None if default is None else annotation
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, option])
 

@@ -149,12 +149,15 @@ def parse_option(option: str, text: str, parse: Callable[[str], T]) -> T:
         raise UsageError(f"{option} {error}") from error
 
 
+SERVE_FLAGS = {"keys_file": "--keys", "allowed_hosts": "--allow-host", "allow_remote": "--allow-remote"}
+
+
 def serve_settings(**options: Any) -> "ServeSettings":
     """The settings from these options, and the rest from the environment. UsageError names each invalid one."""
     from api.settings import ServeSettings
 
     variables = {name: f"LIKENESS_{name.upper()}" for name in ServeSettings.model_fields if options.get(name) is None}
-    return model_of(ServeSettings, options, {"keys_file": "--keys", "allowed_hosts": "--allow-host", **variables})
+    return model_of(ServeSettings, options, {**SERVE_FLAGS, **variables})
 
 
 _JOB, _RESOURCES, _BUDGET = (("jobs.spec", name) for name in ("JobSpec", "Resources", "IndexBudget"))
@@ -163,19 +166,21 @@ MISSING = Fields(*_JOB, "missing max_missing")
 """What happens to images that are gone, for commands that look for them."""
 _OVERRIDING = {"max_missing"}  # the job's file
 COMPARING = Fields(*_JOB, "verify_hash")
+_ARGUMENTS, _IN_A_FILE = "source collection", "resources index retention annotations searches notify metrics_file"
+_OF_SOME_COMMANDS = "missing max_missing verify_hash max_reject_rate"
 EMBEDDING = (
-    Fields(*_JOB, "model revision embedder extensions uri_column id_column exclude keep"),
-    Fields(*_JOB, "refresh gone_after per_host draft max_pixels"),
-    Fields(*_JOB, "column_types", metavar="COLUMN=TYPE,…"),
-    Fields(*_JOB, "tiles", metavar="CxR"),
+    Fields(
+        *_JOB,
+        but=f"{_ARGUMENTS} {_IN_A_FILE} {_OF_SOME_COMMANDS}",
+        metavars={"column_types": "COLUMN=TYPE,…", "tiles": "CxR"},
+    ),
     Fields(*_RESOURCES, "device precision"),
 )
 """What is embedded, and with which model."""
 CLUSTER = (
-    Fields(*_RESOURCES, "num_gpus actors cpus_per_actor accelerator_type actor_resources batch_size block_size"),
-    Fields(*_JOB, "max_reject_rate exif"),
+    Fields(*_RESOURCES, but="device precision"),
+    Fields(*_JOB, "max_reject_rate"),
     Fields(*_BUDGET, "queries"),
-    Fields(*_RESOURCES, "on address wait_for_nodes"),
 )
 """How a job runs."""
 OptionalSource = Annotated[str | None, typer.Argument(help="The source of the collection's images.")]

@@ -28,15 +28,22 @@ if TYPE_CHECKING:
     from api.search.query import Part, Query, SearchResult
     from index.search import VersionSearcher
 
+UNLIKE_WEIGHT: Final = 0.3
+"""Default weight of an image to be unlike, if one to be like weighs 1. Searching for one drawn picture and against one
+of another shape, 94% of first matches have the right shape; 95% without the latter, and 67% if it weighs 1.
+"""
+FITTING_PERCENTILE: Final = 99.995
+"""Default minimum percentile of a match that fits its words. In the demo collection 99% of 200 captions find what they
+describe, and 97% of 200 for a shape, a colour or a subject that no image has find nothing.
+"""
+
 _FILTER = '{"label": "cat", "width": {"$gte": 640}}'
-
-
 _QUERY: Final = ("api.search.query", "QueryOptions")
 _FLAGS: Final = {"k": "-k"}
 
 
 @with_fields(
-    Fields(*_QUERY, "k", flag=_FLAGS["k"]),
+    Fields(*_QUERY, "k", flags=_FLAGS),
     Fields(*_QUERY, but="k allow_partial"),
     Fields("api.settings", "ServeSettings", "model"),
     Fields("jobs.spec", "JobSpec", "embedder"),
@@ -51,14 +58,19 @@ def search(
     ] = None,
     unlike: Annotated[
         list[str] | None,
-        typer.Option(metavar="ID[:WEIGHT]", help="With --like: an image to stay away from; weighs 0.3 by default."),
+        typer.Option(
+            metavar="ID[:WEIGHT]", help=f"With --like: an image to stay away from; weighs {UNLIKE_WEIGHT} by default."
+        ),
     ] = None,
     crop: Annotated[
         str | None,
         typer.Option(metavar="X,Y,W,H", help="Use only this part of the picture, as fractions: 0.1,0.2,0.5,0.5."),
     ] = None,
     fitting: Annotated[
-        bool, typer.Option("--fitting", help="With --text: only what fits the words, like --min-percentile 99.995.")
+        bool,
+        typer.Option(
+            "--fitting", help=f"With --text: only what fits the words, like --min-percentile {FITTING_PERCENTILE}."
+        ),
     ] = False,
     output: FormatOption = "table",
     **options: Any,
@@ -70,7 +82,7 @@ def search(
     `likeness search my-collection --sort=-width --group-by label --facets format`
     """
     from api.documents import json_bytes
-    from api.search.query import FITTING_PERCENTILE, Query, QueryOptions
+    from api.search.query import Query, QueryOptions
     from index.errors import OptionError
     from likeness.cli.tables.matches import ResultTables
 
@@ -122,7 +134,7 @@ def _query_parts(
     collection: str, query: str | None, text: str | None, like: list[str], unlike: list[str], crop: str | None
 ) -> "tuple[Part, ...]":
     """The parts of the query that the options describe. Raises UsageError."""
-    from api.search.query import UNLIKE_WEIGHT, Part
+    from api.search.query import Part
 
     if unlike and not like:
         raise UsageError("--unlike goes with --like: also name an image that matches should be like")

@@ -13,6 +13,7 @@ from jobs.errors import UsageError
 from jobs.values import model_named
 from likeness.cli.model_options import Fields, with_fields
 from likeness.cli.options import (
+    SERVE_FLAGS,
     FormatOption,
     HelpCommand,
     HelpGroup,
@@ -52,11 +53,13 @@ keys = typer.Typer(
 
 
 @with_fields(
-    Fields(*_SETTINGS, "host port model embedder precision replicas embedders shards searchers", default=None),
-    Fields(*_SETTINGS, "allowed_hosts", default=None, flag="--allow-host"),
-    Fields(*_SETTINGS, "keys_file", default=None, flag="--keys"),
-    Fields(*_SETTINGS, "allow_remote", default=None, flag="--allow-remote"),
-    Fields(*_SETTINGS, "max_memory log_format", default=None),
+    Fields(
+        *_SETTINGS,
+        "host port model embedder precision replicas embedders shards searchers allowed_hosts keys_file allow_remote "
+        "max_memory log_format",
+        default=None,
+        flags=SERVE_FLAGS,
+    )
 )
 def serve(
     collections: CollectionsArgument,

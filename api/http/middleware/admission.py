@@ -7,7 +7,7 @@ from typing import Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from api.errors import AnswerTimeout, Overloaded
+from api.problems import AnswerTimeout, Overloaded
 
 PROBE_PATHS: Final = frozenset({"/healthz", "/readyz", "/metrics"})
 """Requested every few seconds by monitoring, which would take a refusal for a dead server."""

@@ -1,4 +1,4 @@
-"""Who may send requests, and how often."""
+"""Who may send which requests, and how often. `api/access/` says who a caller is: by an API key, or else an address."""
 
 from collections.abc import Container
 from typing import Final
@@ -8,11 +8,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from api.access.caller_addresses import caller_id, host_name, is_loopback
 from api.access.keys import KeyRing, KeyScope, StoredKey
-from api.errors import Forbidden, Unauthorized, abbreviate
 from api.http.middleware.admission import PROBE_PATHS, route_path
 from api.http.middleware.every_request import COLLECTION, HAS_PREFIX
 from api.http.middleware.rate_limit import RateLimit
 from api.observe.log import current_record
+from api.problems import Forbidden, abbreviate
 from api.settings import Access
 
 # Besides the pages, paths that need no key.
@@ -79,13 +79,7 @@ def _check_without_key(scope: Scope) -> str:
 
 def _check_key(scope: Scope, keys: KeyRing) -> str:
     """The caller whose rate a request counts against. Raises Problem for a missing, invalid or insufficient key."""
-    sent = _sent_key(Headers(scope=scope))
-    if sent is None:
-        raise Unauthorized("expected a key as `Authorization: Bearer KEY` or `X-API-Key: KEY`, got none")
-    # Header values are bytes, which Starlette reads as latin-1.
-    key = keys.find(sent.encode("latin-1"))
-    if key is None:
-        raise Unauthorized("the key is not valid: it is mistyped, was removed, or belongs to another server")
+    key = keys.authenticate(Headers(scope=scope))
     current_record().key = key.name
     if _is_admin(scope) and key.scope is not KeyScope.admin:
         raise Forbidden(f"expected a key of scope admin, got {key.name!r} of scope {key.scope}")
@@ -97,11 +91,6 @@ def _check_key(scope: Scope, keys: KeyRing) -> str:
 
 def _is_admin(scope: Scope) -> bool:
     return scope["method"] not in ("GET", "HEAD") and f"{route_path(scope)}/".startswith("/index/")
-
-
-def _sent_key(headers: Headers) -> str | None:
-    scheme, _, key = headers.get("authorization", "").partition(" ")
-    return key.strip() if scheme.lower() == "bearer" else headers.get("x-api-key")
 
 
 def _is_local(scope: Scope) -> bool:

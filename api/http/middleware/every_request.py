@@ -13,11 +13,11 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from api.errors import UnknownApiVersion, abbreviate
 from api.http.middleware.admission import PROBE_PATHS, route_path
-from api.http.problem_documents import problem_response
+from api.http.problem_responses import problem_response
 from api.observe.log import RequestRecord, record_request
 from api.observe.metrics import Metrics
+from api.problems import UnknownApiVersion, abbreviate
 
 logger = logging.getLogger("api.requests")
 

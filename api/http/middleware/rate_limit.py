@@ -10,8 +10,8 @@ from cachetools import LRUCache
 from fastapi import Request
 from starlette.types import Scope
 
-from api.errors import RateLimited
 from api.http.middleware.admission import SEARCH_PATHS, route_path
+from api.problems import RateLimited
 
 # A page of results is one search and dozens of thumbnails.
 _READ_COST: Final = 0.1

@@ -11,21 +11,21 @@ from fastapi.responses import RedirectResponse, Response
 from starlette.datastructures import URL
 
 from api.documents import CollectionOut, CollectionsOut, CollectionsSearchResponse
-from api.errors import BODY_PROBLEMS, SEARCH_PROBLEMS, CollectionNotFound, Problem, TextNotSupported, invalid
 from api.http.merged_answers import document, have_one_model
 from api.http.middleware.auth import KEY, require_collection
 from api.http.openapi import COLLECTIONS_BODY
-from api.http.problem_documents import problem_docs
+from api.http.problem_responses import problem_docs
 from api.http.query_runner import QueryRunner, all_of
 from api.http.requests import COLLECTIONS_SEARCH
 from api.http.responses import json_response, model_out
 from api.observe.log import Stopwatch
+from api.problems import BODY_PROBLEMS, SEARCH_PROBLEMS, CollectionNotFound, Problem, TextNotSupported, invalid
 from api.search.engine import Engine
 from api.search.page import editions_of
 from api.search.query import Query, options_in
 from api.search.service import Answered, SearchService, Vector, require_found
-from index.collection.records import VersionManifest
-from index.search_options import MAX_K, Place, is_set
+from index.collection.records.version_manifest import VersionManifest
+from index.search_options import MAX_K, Place, columns_by_option, is_set
 
 T = TypeVar("T")
 
@@ -167,9 +167,8 @@ def _require_mergeable(query: Query, engines: Mapping[str, Engine]) -> None:
         if part.vector is not None:
             expected = "a picture or words, because a vector is of one model, and these collections have several"
             raise invalid(part.field_path.format("embedding"), expected, f"{len(part.vector)} numbers")
-    named = [("sort", (options.get("sort") or "").removeprefix("-")), ("group_by", options.get("group_by"))]
-    for option, name in [*named, *(("facets", each) for each in options.get("facets") or ())]:
-        types = {engine.searcher.filterable.get(name or "") for engine in engines.values()} - {None}
+    for option, name in ((option, name) for option, names in columns_by_option(options).items() for name in names):
+        types = {engine.searcher.filterable.get(name) for engine in engines.values()} - {None}
         if len({_family(each or "") for each in types}) > 1:
             raise invalid(option, "a column that has the same type in all collections", name)
 

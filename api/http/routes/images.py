@@ -8,10 +8,10 @@ from fastapi.responses import Response
 from pydantic import BaseModel, Field
 
 from api.documents import ImageOut
-from api.errors import ImageNotFound, PictureNotFound, PictureUnavailable, ShardUnavailable
-from api.http.problem_documents import problem_docs
+from api.http.problem_responses import problem_docs
 from api.http.query_runner import QueryRunner
 from api.http.responses import etag_response, image_out, json_response
+from api.problems import ImageNotFound, PictureNotFound, PictureUnavailable, ShardUnavailable
 from api.search.pictures import MAX_SIDE, MIN_SIDE
 from api.search.service import row_of_image
 from index.analysis.duplicate_plan import PlannedGroup, PlanSummary, read_plan

@@ -11,8 +11,8 @@ from typing import Final
 from fastapi import FastAPI, Request
 from fastapi.responses import Response
 
-from api.errors import NotFound, abbreviate
 from api.http.responses import etag_response
+from api.problems import NotFound, abbreviate
 
 PAGES: Final = {"/": "index.html", "/docs": "docs.html", "/duplicates": "duplicates.html"}
 """The files of the pages, by path."""

@@ -10,12 +10,12 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from api.documents import BatchResponse, EmbedResponse, FacetsOut, Failed, Found, SearchResponse, json_bytes
-from api.errors import BODY_PROBLEMS, SEARCH_PROBLEMS, Problem, ShardUnavailable
 from api.http.openapi import BATCH_BODY, EMBED_BODY, SEARCH_BODY, parameters_of
-from api.http.problem_documents import failed_item, problem_docs
+from api.http.problem_responses import failed_item, problem_docs
 from api.http.query_runner import QueryRunner
 from api.http.requests import FACET_PARAMETERS, SEARCH_PARAMETERS, UPLOAD, read_texts
 from api.http.responses import check_columns, index_out, json_response, model_out
+from api.problems import BODY_PROBLEMS, SEARCH_PROBLEMS, Problem, ShardUnavailable
 from api.search.page import facets_out
 from api.search.query import Part, Query
 from api.search.service import facets_of

@@ -8,13 +8,13 @@ from anyio import to_thread
 from fastapi import APIRouter, Request
 
 from api.documents import IndexDetailsOut, SwitchedOut, VersionsOut
-from api.errors import BODY_PROBLEMS, Forbidden, NotReady, VersionNotUsable, invalid
 from api.http.middleware.every_request import COLLECTION, HAS_PREFIX
 from api.http.openapi import PROMOTE_BODY
-from api.http.problem_documents import problem_docs
+from api.http.problem_responses import problem_docs
 from api.http.query_runner import QueryRunner
 from api.http.requests import PROMOTE
 from api.http.responses import index_details, version_out
+from api.problems import BODY_PROBLEMS, Forbidden, NotReady, VersionNotUsable, invalid
 from api.search.engine import LiveEngine
 from index.collection import Collection
 from index.errors import CollectionError

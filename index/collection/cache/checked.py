@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from index.collection.cache.cache_folder import cache_folder
-from index.collection.records import FileRecord
+from index.collection.records.record import FileRecord
 from index.errors import CollectionError, UnsafeFileError
 from index.storage import Storage
 from index.storage.disk import sha256_of

@@ -20,7 +20,7 @@ from typing import BinaryIO, Final
 
 from index.collection.cache.cache_folder import CACHE_DIR, cache_folder
 from index.collection.cache.checked import is_unaltered, problem_of
-from index.collection.records import FileRecord
+from index.collection.records.record import FileRecord
 from index.errors import DISK_FULL, CollectionError, UnreachableError
 from index.storage import Storage
 from index.storage.bucket_address import MAX_AT_ONCE

@@ -11,14 +11,12 @@
 from __future__ import annotations  # pyarrow's types take arguments in its stubs alone
 
 import itertools
-import weakref
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -27,8 +25,10 @@ import pyarrow as pa
 from index.collection.catalog.database import database, run_statement
 from index.collection.catalog.row_facts import MAX_POSITIONS, read_schema, write_facts
 from index.collection.catalog.sql import cast, parquet, quoted, shape, without_nan
+from index.collection.catalog.workspace import Workspace
 from index.collection.merged.sets import MergedRun
-from index.collection.records import ModelRecord, RowFile, RunManifest, RunStart
+from index.collection.records.model_record import ModelRecord
+from index.collection.records.run_manifest import RowFile, RunManifest, RunStart
 from index.collection.row_files import FileList, copies_here
 from index.collection.rows import (
     DELETED_COLUMNS,
@@ -46,10 +46,6 @@ from index.storage import Storage
 from index.storage.scratch import Scratch
 from index.storage.storage import canonical_address
 
-if TYPE_CHECKING:
-    from duckdb import DuckDBPyConnection
-
-T = TypeVar("T")
 Seqs: TypeAlias = npt.NDArray[np.int64]
 
 FILE_BITS, _RUN_BITS = 24, 48
@@ -57,9 +53,7 @@ FIRST_SEQ: Final = 1 << FILE_BITS
 """The `seq` of the first row of the first run."""
 NO_RUN: Final = "00000000T000000Z-0000"
 """What facts say of rows without a run."""
-_GROUPED: Final = 4_000_000  # rows that are grouped by a text at a time
 _FEW, _SMALL = 100_000, 32 << 20  # rows, and bytes of their files, that are read once
-_ROWS: Final = 4096  # Python objects in memory
 _FIXED: Final = tuple(name for name in row_schema(0).names if name != EMBEDDING)
 
 
@@ -116,16 +110,13 @@ def file_of(seqs: Seqs) -> Seqs:
     return seqs >> FILE_BITS
 
 
-class Catalog:
+class Catalog(Workspace):
     """The rows of some runs, oldest first; without `live`, `written` alone. DamagedRunError if a file was altered."""
 
     def __init__(self, storage: Storage, runs: Sequence[RunRows], *, live: bool = True) -> None:
+        super().__init__(storage.location)
         self.storage, self.runs = storage, list(runs)
         self._scratch = Scratch("catalog")
-        self.name = f"catalog_{next(_numbers)}"
-        with database().cursor() as cursor:
-            run_statement(cursor, lambda: cursor.execute(f"CREATE SCHEMA {self.name}"))
-        weakref.finalize(self, _ended.append, self.name).atexit = False
         self._made = list[RowFile]()
         files, deletes = self._find_files(), list[_File]()
         self._rows = sum(each.file.rows for each in files)
@@ -205,23 +196,6 @@ class Catalog:
         counts = self.table("SELECT run, count(*) AS rows FROM live_rows GROUP BY run ORDER BY run")
         return {row["run"]: row["rows"] for row in counts.to_pylist()}
 
-    @contextmanager
-    def query(self, sql: str, batch_rows: int = 2**17, /, **tables: pa.Table) -> Iterator[pa.RecordBatchReader]:
-        """The answer to a query, which may name these Arrow `tables`, in batches of at most `batch_rows`."""
-        with self._asked(lambda cursor: cursor.sql(sql).to_arrow_reader(batch_rows), tables) as batches:
-            yield batches
-
-    def rows(self, sql: str, /, **tables: pa.Table) -> Iterator[dict[str, Any]]:
-        """The answer to a query, row by row."""
-        with self.query(sql, _ROWS, **tables) as batches:
-            for batch in batches:
-                yield from batch.to_pylist()
-
-    def table(self, sql: str, **tables: pa.Table) -> pa.Table:
-        """The answer to a query."""
-        with self.query(sql, **tables) as batches:
-            return batches.read_all()
-
     def columns(self, names: Sequence[str]) -> str:
         """These columns in SQL, in this order. CollectionError if the types of one have nothing in common."""
         for name in names:
@@ -235,22 +209,6 @@ class Catalog:
         with self.query(sql, rows, **tables) as batches:
             for batch in batches:
                 yield conform(pa.Table.from_batches([batch]).rename_columns(schema.names), schema)
-
-    def group(
-        self, name: str, columns: str, source: str, key: str, *, having: str = "true", rows: int = 0, **tables: pa.Table
-    ) -> None:
-        """Create a table of the groups by a text of the rows that a query has: `rows`, if more than the catalog has.
-
-        In passes: DuckDB runs out of memory when it groups tens of millions of texts at once.
-        """
-        for number, part in enumerate(self._passes(source, key, rows)):
-            create = f"INSERT INTO {name}" if number else f"CREATE OR REPLACE TABLE {name} AS"
-            self.create(f"{create} SELECT {columns} FROM {part} GROUP BY {key} HAVING {having}", **tables)
-
-    def _passes(self, source: str, key: str, rows: int = 0) -> Iterator[str]:
-        """The rows of a query in parts, each with all rows of some keys; see `group`."""
-        passes = 1 + max(rows, self._rows) // _GROUPED
-        return (f"(FROM ({source}) WHERE hash({key}) % {passes} = {number})" for number in range(passes))
 
     def shared_columns(self, other: Catalog, names: Sequence[str]) -> list[tuple[str, str]]:
         """For each of these columns, it in SQL in rows of this catalog and of another, in a type that holds the values
@@ -278,40 +236,6 @@ class Catalog:
     def _kinds(self) -> dict[str, str]:
         return _kinds_of(self._schema_of_all)
 
-    def create(self, sql: str, **tables: pa.Table) -> int:
-        """Create tables or views in this catalog; statements may name these Arrow `tables`. Returns how many rows the
-        last one wrote, if it writes any.
-        """
-        with self._asked(lambda cursor: cursor.execute(sql).fetchone(), tables) as count:
-            return count[0] if count else 0
-
-    def store(self, sql: str, **tables: pa.Table) -> StoredAnswer:
-        """The answer to a query, kept in this catalog: it may be larger than the memory."""
-        name = f"answer_{next(_numbers)}"
-        return StoredAnswer(self, f"{self.name}.{name}", self.create(f"CREATE TABLE {name} AS {sql}", **tables))
-
-    @contextmanager
-    def _asked(self, ask: Callable[[DuckDBPyConnection], T], tables: Mapping[str, pa.Table]) -> Iterator[T]:
-        """What `ask` returns of a connection of its own, so that answers can be read side by side. CollectionError for
-        errors of DuckDB.
-        """
-        import duckdb
-
-        def run() -> T:
-            _drop_ended(cursor)
-            cursor.execute(f"SET search_path = '{self.name}'")
-            for name, table in tables.items():
-                cursor.register(name, table)
-            return ask(cursor)
-
-        try:
-            with database().cursor() as cursor:
-                yield run_statement(cursor, run)
-        except duckdb.Error as error:
-            what = str(error).partition("\n")[0]  # then comes the statement
-            todo = "; give each column one type in the source" if isinstance(error, duckdb.ConversionException) else ""
-            raise CollectionError(f"the rows of {self.storage.location} cannot be read ({what}){todo}") from error
-
     def _create_written(self, deletes: Sequence[_File]) -> None:
         nothing = ", ".join(f"CAST(NULL AS {self._kinds[name]}) AS {alias}" for name, alias in self.aliases.items())
         empty = f"SELECT CAST(NULL AS BIGINT) AS seq, CAST(NULL AS BIGINT) AS run, {nothing} WHERE false"
@@ -320,13 +244,13 @@ class Catalog:
         gone = "SELECT CAST(NULL AS BIGINT) AS seq, CAST(NULL AS VARCHAR) AS image_id WHERE false"
         if deletes:
             gone = f"SELECT place.run << {_RUN_BITS} AS seq, image_id {self._from(deletes)}"
-        self.create(f"CREATE VIEW deleted AS {gone}")
+        deleted = f"CREATE OR REPLACE VIEW deleted AS {gone}"
         size = sum(each.file.size for each in itertools.chain.from_iterable(self._facts.values()))
         if self._rows <= _FEW and size <= _SMALL:  # opening Parquet files takes longer than most queries
             with suppress(CollectionError):  # of one column, which others need not know
-                self.create(f"CREATE TABLE {written}")
+                self.create(f"{deleted}; CREATE TABLE {written}")
                 return
-        self.create(f"CREATE VIEW {written}")
+        self.create(f"{deleted}; CREATE VIEW {written}")
 
     def _select(self, schema: pa.Schema, files: Sequence[_File]) -> str:
         """The rows of files that have this schema, with the columns of all."""
@@ -346,16 +270,17 @@ class Catalog:
         unfinished = [number for number, run in enumerate(self.runs) if not run.committed]
         committed = f"WHERE run NOT IN ({', '.join(map(str, unfinished))})" if unfinished else ""
         ids = f"SELECT seq, image_id FROM written {committed} UNION ALL FROM {self.name}.deleted"
-        self.create("CREATE TABLE dead (seq BIGINT)")
-        several = "SELECT image_id, max(seq) AS newest FROM {0} GROUP BY image_id HAVING count(*) > 1"
-        same = "each.image_id IS NOT DISTINCT FROM several.image_id"
+        statements = ["CREATE TABLE dead (seq BIGINT)"]
         for part in self._passes(ids, "image_id"):
-            if self.create(f"CREATE OR REPLACE TABLE several AS {several.format(part)}"):  # mostly few or none
-                self.create(
-                    f"INSERT INTO dead SELECT seq FROM {part} AS each JOIN several ON {same} WHERE seq < newest"
-                )
+            statements += [
+                f"CREATE OR REPLACE TABLE several AS SELECT image_id, max(seq) AS newest FROM {part} "
+                "GROUP BY image_id HAVING count(*) > 1",
+                # Mostly few or none, and then DuckDB does not read the ids again.
+                f"INSERT INTO dead SELECT seq FROM {part} AS each JOIN several "
+                "ON each.image_id IS NOT DISTINCT FROM several.image_id WHERE seq < newest",
+            ]
         rows = f"FROM {self.name}.written ANTI JOIN {self.name}.dead USING (seq) {committed}"
-        self.create(f"DROP TABLE several; CREATE VIEW live_rows AS {rows}")
+        self.create("; ".join([*statements, "DROP TABLE several", f"CREATE VIEW live_rows AS {rows}"]))
 
     def _from(self, files: Sequence[_File], columns: str = "") -> str:
         """The rows of some files that are of this catalog's runs, each with its `place`. Columns may get names."""
@@ -375,27 +300,3 @@ def _kinds_of(schema: pa.Schema) -> dict[str, str]:
         statement = "SELECT column_type FROM (DESCRIBE FROM found)"
         kinds = run_statement(cursor, lambda: cursor.register("found", found).execute(statement).fetchall())
     return {name: kind for name, (kind,) in zip(schema.names, kinds, strict=True)}
-
-
-@dataclass(frozen=True)
-class StoredAnswer:
-    """`num_rows` rows of a `catalog`, as the table `sql` in the queries of any catalog."""
-
-    catalog: Catalog
-    sql: str
-    num_rows: int
-
-
-_numbers = itertools.count()
-
-
-_ended: Final = deque[str]()
-"""Names of catalogs that were collected. The next statement of any other drops them: a finalizer may run anywhere, even
-while its thread holds a lock, and what a signal raises in it is lost.
-"""
-
-
-def _drop_ended(cursor: DuckDBPyConnection) -> None:
-    while _ended:
-        with suppress(Exception):  # another thread may have been faster
-            cursor.execute(f"DROP SCHEMA {_ended.popleft()} CASCADE")

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from index.arrays import Positions
 from index.collection.layout import FACTS, run_path
-from index.collection.records import RowFile
+from index.collection.records.run_manifest import RowFile
 from index.collection.row_files import open_rows, read_ahead, valid, write_table
 from index.collection.rows import (
     DELETED_COLUMNS,

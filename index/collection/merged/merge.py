@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
@@ -25,7 +25,7 @@ from index.collection.merged.sets import (
     MergedSet,
     read_manifest,
 )
-from index.collection.records import RowFile, RunManifest
+from index.collection.records.run_manifest import RowFile, RunManifest
 from index.collection.row_files import copies_here, open_rows, valid
 from index.collection.rows import in_parts
 from index.storage import Storage
@@ -33,20 +33,14 @@ from index.storage.scratch import Scratch
 
 _MANIFEST_SIZE: Final = 16  # in rows of facts: it has the bytes of about as many, and manifests are read whole
 
-KEPT_FOR: Final = timedelta(days=1)
-"""How long a set that was merged into another stays: someone may be reading it."""
-
 
 def merge_runs(collection: Collection) -> None:
-    """Merge the sets and runs that `choose` names, if any, and remove sets that were merged more than `KEPT_FOR` ago.
+    """Merge the sets and runs that `choose` names, if any, and remove sets that were replaced more than `KEPT_FOR` ago.
 
     The caller has the lease. DamagedRunError if a file of facts was altered.
     """
-    storage, before, groups = (
-        collection.storage,
-        read_manifest(collection.storage),
-        dict[int | str, list[RunManifest]](),
-    )
+    storage, groups = collection.storage, dict[int | str, list[RunManifest]]()
+    before = read_manifest(storage)
     for run in collection.runs():
         groups.setdefault(run.merged_in if isinstance(run, MergedRun) else run.run_id, []).append(run)
     chosen = {[*groups][number] for number in choose([sum(map(size_of, runs)) for runs in groups.values()])}
@@ -56,15 +50,14 @@ def merge_runs(collection: Collection) -> None:
     merged = (run for name in chosen for run in groups[name])
     _write_set(collection, number, sorted(merged, key=lambda run: run.run_id))
     now = datetime.now(UTC)
-    expired = [each for each, at in before.replaced.items() if at < now - KEPT_FOR]
-    kept = {each: at for each, at in before.replaced.items() if each not in expired}
+    kept = before.recently_replaced(now)
     after = MergedManifest(
         sets=[*(each for each in before.sets if each not in chosen), number],
         replaced=kept | dict.fromkeys(numbers, now),
     )
     collection.check_lease()
     storage.write_atomic(MANIFEST_PATH, after.to_bytes())
-    for each in expired:
+    for each in before.replaced.keys() - kept.keys():
         storage.delete(merged_path(each))
 
 

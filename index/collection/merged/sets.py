@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Annotated, Final, Literal, TypeVar
 
 from pydantic import Field
 
-from index.collection.bounds import Time
 from index.collection.layout import MANIFEST, MERGED, merged_path
-from index.collection.records import OtherFormatError, Record, RowFile, RunManifest
+from index.collection.records.bounds import Time
+from index.collection.records.record import OtherFormatError, Record
+from index.collection.records.run_manifest import RowFile, RunManifest
 from index.collection.row_files import damaged_run, map_small
 from index.storage import Storage
 
@@ -19,6 +21,9 @@ R = TypeVar("R", bound=Record)
 RUNS_FILE: Final = "runs.json"
 """In the folder of a set: its `MergedSet`."""
 MANIFEST_PATH: Final = f"{MERGED}/{MANIFEST}"
+
+KEPT_FOR: Final = timedelta(days=1)
+"""How long a set that was merged into another stays."""
 
 LAST_NUMBER: Final = 99_999_999
 SetNumber = Annotated[int, Field(ge=1, le=LAST_NUMBER)]
@@ -46,6 +51,10 @@ class MergedManifest(Record):
     format: Literal[3] = 3
     sets: list[SetNumber]
     replaced: dict[SetNumber, Time]
+
+    def recently_replaced(self, now: datetime) -> dict[int, datetime]:
+        """Those of the `replaced` that stay, as someone may be reading them."""
+        return {number: at for number, at in self.replaced.items() if at > now - KEPT_FOR}
 
 
 class MergedRun(RunManifest):

@@ -1,7 +1,8 @@
 """The kinds of approximate index, a class each: how one is trained, filled, searched and checked, and what it takes.
 
 Kinds wrap each other as in faiss: `PCAR48,IVF1000,PQ48x4fsr,Refine(SQ8)` is a `Refine` of a `Transform` of `Ivf`. A new
-kind is a file here, an entry in the table, and the bounds of its search parameter in `index/collection/bounds.py`.
+kind is a file here, an entry in the table, and the bounds of its search parameter in
+`index/collection/records/bounds.py`.
 """
 
 import re

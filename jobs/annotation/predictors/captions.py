@@ -7,7 +7,8 @@ from functools import partial
 from embedder.models.checkpoint import Checkpoint
 from jobs.annotation.predictor import Predictor, Recipe, checkpoint_recipe
 from jobs.annotation.predictors.vllm_server import VllmServer
-from jobs.spec import AnnotationSpec, Resources
+from jobs.annotation_spec import AnnotationSpec
+from jobs.spec import Resources
 from jobs.values import fingerprint_of
 
 _KIND = "captions"

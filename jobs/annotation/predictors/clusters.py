@@ -10,13 +10,14 @@ import numpy as np
 import pyarrow as pa
 
 from index.collection.live_rows import LiveRows
-from index.collection.records import Learned, ModelRecord
+from index.collection.records.learned import Learned
+from index.collection.records.model_record import ModelRecord
 from index.collection.rows import EMBEDDING, TEXT, vectors_of
 from jobs.annotation.predictor import Batch, Columns, Predictor, Recipe
 from jobs.annotation.predictors.labels import Embed
+from jobs.annotation_spec import AnnotationSpec
 from jobs.errors import UsageError
 from jobs.indexing.query_texts import CAPTION_COLUMNS, LABEL_COLUMNS, sample_rows
-from jobs.spec import AnnotationSpec
 from jobs.values import MAX_CLUSTERS, fingerprint_of
 
 _SAMPLED = 1_024, 64  # places and rows; with 512 dimensions, 134 MB of vectors

@@ -14,16 +14,17 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from index.collection.live_rows import LiveRows
-from index.collection.records import Learned, ModelRecord
+from index.collection.records.learned import Learned
+from index.collection.records.model_record import ModelRecord
 from jobs.annotation.predictor import Batch, Columns, Recipe
 from jobs.annotation.predictors.labels import best_label
 from jobs.annotation.predictors.logistic import sigmoid, train_head
+from jobs.annotation_spec import AnnotationSpec
 from jobs.errors import UsageError
 from jobs.indexing.query_texts import sample_vectors, stored_vectors
 from jobs.sources.listing import as_text
 from jobs.sources.text_encoding import as_utf8
 from jobs.sources.text_lists import read_csv, read_json
-from jobs.spec import AnnotationSpec
 from jobs.values import counted, fingerprint_of
 
 logger = logging.getLogger(__name__)

@@ -12,11 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from embedder.errors import ModelError
-from index.collection.records import ModelRecord
+from index.collection.records.model_record import ModelRecord
 from jobs.annotation.predictor import Batch, Columns, Recipe
 from jobs.annotation.predictors.labels import best_label
+from jobs.annotation_spec import AnnotationSpec
 from jobs.errors import UsageError
-from jobs.spec import AnnotationSpec
 from jobs.values import fingerprint_of
 
 _VERSION = 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -11,13 +12,16 @@ import numpy.typing as npt
 
 from index.arrays import Vectors
 from index.collection.live_rows import LiveRows
-from index.collection.records import Learned, ModelRecord
+from index.collection.records.learned import Learned
+from index.collection.records.model_record import ModelRecord
 from jobs.annotation.predictor import Batch, Columns, Recipe
+from jobs.annotation_spec import NO_LABEL, AnnotationSpec
 from jobs.embedding.model_source import load_recorded
 from jobs.indexing.query_texts import sample_vectors
-from jobs.spec import NO_LABEL, AnnotationSpec
 from jobs.values import fingerprint_of
 
+_VERSION = 2
+"""Changes with what is learned, so that it is learned again."""
 _UNRELATED = (
     *("airport", "apple", "baby", "beach", "bicycle", "bird", "boat", "book", "bottle", "bridge", "building", "bus"),
     *("cake", "camera", "car", "castle", "cat", "chair", "city", "clock", "cloud", "coin", "computer", "dog", "dress"),
@@ -32,23 +36,27 @@ Embed: TypeAlias = Callable[[Sequence[str]], Vectors]
 
 def labels_recipe(spec: AnnotationSpec, model: ModelRecord, embed: Embed) -> Recipe:
     """The recipe for `Labels`; `embed` is a `text_embedding`."""
+    parts = ["labels", _VERSION, model.fingerprint, *spec.labels, spec.template, spec.none_below]
+    return Recipe(id="labels", fingerprint=fingerprint_of(parts), make=_labels, learn=partial(_learn, spec, embed))
 
-    def learn(live: LiveRows, _: object) -> Learned:
-        """The score below which an image gets none of the labels: the `none_below` quantile of unrelated pairs."""
-        cut = np.quantile(sample_vectors(live) @ embed(_UNRELATED).T, spec.none_below)
-        return Learned.of(["cut"], np.array([[cut]], np.float32))
 
-    def make(learned: Learned) -> Labels:
-        return Labels(spec.labels, embed(spec.labels), float(learned.array[0, 0]))
+def _learn(spec: AnnotationSpec, embed: Embed, live: LiveRows, _: object) -> Learned:
+    """For each label the score below which an image gets none of them, the `none_below` quantile of unrelated pairs,
+    and its text's vector. So the model is loaded once, and never by workers.
+    """
+    texts = embed([*spec.labels, *_UNRELATED])
+    labels, unrelated = texts[: len(spec.labels)], texts[len(spec.labels) :]
+    cut = np.quantile(sample_vectors(live) @ unrelated.T, spec.none_below)
+    return Learned.of(spec.labels, np.insert(labels, 0, cut, axis=1))
 
-    parts = [model.fingerprint, *spec.labels, spec.template, spec.none_below]
-    return Recipe(id="labels", fingerprint=fingerprint_of(parts), make=make, learn=learn)
+
+def _labels(learned: Learned) -> Labels:
+    return Labels(learned.names, learned.array[:, 1:], float(learned.array[0, 0]))
 
 
 def text_embedding(spec: AnnotationSpec, model: ModelRecord, device: str | None, embedder: str | None) -> Embed:
     """Returns the vectors, `(n, dim)` float32, unit norm, of texts in the annotation's template, by the collection's
-    model, or the user's class `embedder`; loads it at each call, as it may be sent to Ray, and a process calls it once
-    or twice. ModelError if it cannot embed texts.
+    model, or the user's class `embedder`, which it loads. ModelError if it cannot embed texts.
     """
 
     def embed(texts: Sequence[str]) -> Vectors:

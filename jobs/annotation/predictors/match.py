@@ -17,7 +17,8 @@ from index.builder.recall import drop_own
 from index.collection import Collection
 from index.collection.annotations import MATCH, Annotation, annotation_log
 from index.collection.layout import ROWS, TOMBSTONES, VECTORS
-from index.collection.records import ModelRecord, VersionManifest
+from index.collection.records.model_record import ModelRecord
+from index.collection.records.version_manifest import VersionManifest
 from index.collection.rows import number_array, text_array
 from index.search import Searcher
 from index.search.searcher import searched_version

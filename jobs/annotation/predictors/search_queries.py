@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
@@ -18,7 +19,8 @@ from index.collection import Collection
 from index.collection.annotations import annotation_log
 from index.collection.layout import QUERY_VECTORS
 from index.collection.live_rows import LiveRows
-from index.collection.records import Learned, ModelRecord
+from index.collection.records.learned import Learned
+from index.collection.records.model_record import ModelRecord
 from index.matches import SEARCHES
 from jobs.errors import UsageError
 from jobs.indexing.query_texts import stored_vectors
@@ -28,33 +30,42 @@ from jobs.values import fingerprint_of
 Load: TypeAlias = Callable[[ModelRecord], Embedder]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Queries:
+    """The queries of saved searches. `keys` are fingerprints of a query and of the model, by the names of the searches;
+    `vectors`, `(dim,)` float32, are by key; `broken` says why a search will not work, by its name.
+    """
+
+    keys: dict[str, str] = field(default_factory=dict)
+    vectors: dict[str, Vectors] = field(default_factory=dict)
+    broken: dict[str, str] = field(default_factory=dict)
+
+
 def embed_queries(
     searches: Sequence[SearchSpec], collection: Collection, live: LiveRows | None, model: ModelRecord, load: Load
-) -> tuple[dict[str, Vectors], dict[str, str]]:
-    """The vectors of queries, `(dim,)` float32, by their `query_key`; and why others have none, by the names of their
-    searches. The model is loaded only for new queries. Without `live` rows, ids may have yet to come.
-    """
-    known = _remembered(annotation_log(collection, SEARCHES))
-    ids = [each.image_id for each in searches if each.image_id and query_key(each, model) not in known]
+) -> Queries:
+    """The model is loaded only for new queries. Without `live` rows, ids may have yet to come, and have no vectors."""
+    known, queries = _remembered(annotation_log(collection, SEARCHES)), Queries()
+    ids = [each.image_id for each in searches if each.image_id and _key(each, model) not in known]
     stored = stored_vectors(live, ids) if live and ids else {}
-    vectors, broken = dict[str, Vectors](), dict[str, str]()
     for search in searches:
         try:
-            key = query_key(search, model)
+            picture = _read(search) if search.image else None
+            key = queries.keys[search.name] = _key(search, model, picture)
             if key in known:
-                vectors[key] = known[key]
+                queries.vectors[key] = known[key]
             elif search.image_id in stored:
-                vectors[key] = stored[search.image_id]
+                queries.vectors[key] = stored[search.image_id]
             elif not search.image_id:
-                vectors[key] = _embed(search, load(model))
+                queries.vectors[key] = _embed(search, picture, load(model))
             elif live:
                 raise UsageError(
                     f"the search {search.name!r} has image_id {search.image_id!r}, which is not in the collection: "
                     "expected an id as `likeness search` shows them"
                 )
         except UsageError as error:
-            broken[search.name] = str(error)
-    return vectors, broken
+            queries.broken[search.name] = str(error)
+    return queries
 
 
 def remember(collection: Collection, vectors: Mapping[str, Vectors]) -> None:
@@ -65,12 +76,6 @@ def remember(collection: Collection, vectors: Mapping[str, Vectors]) -> None:
         log.storage.write_atomic(QUERY_VECTORS, Learned.of([*vectors], np.stack([*vectors.values()])).to_bytes())
 
 
-def query_key(search: SearchSpec, model: ModelRecord) -> str:
-    """A fingerprint of a query and of the model that embeds it."""
-    image = search.image and hashlib.sha256(_read(search)).hexdigest()
-    return fingerprint_of([model.fingerprint, search.text, image, search.image_id])
-
-
 def _remembered(log: Collection) -> dict[str, Vectors]:
     try:
         known = Learned.from_bytes(log.storage.read(QUERY_VECTORS))
@@ -79,13 +84,18 @@ def _remembered(log: Collection) -> dict[str, Vectors]:
     return dict(zip(known.names, known.array, strict=True))
 
 
-def _embed(search: SearchSpec, embedder: Embedder) -> Vectors:
+def _key(search: SearchSpec, model: ModelRecord, picture: bytes | None = None) -> str:
+    image = None if picture is None else hashlib.sha256(picture).hexdigest()
+    return fingerprint_of([model.fingerprint, search.text, image, search.image_id])
+
+
+def _embed(search: SearchSpec, picture: bytes | None, embedder: Embedder) -> Vectors:
     try:
-        if search.text:
-            vectors = embedder.embed_texts([search.text])
+        if picture is None:
+            vectors = embedder.embed_texts([str(search.text)])
         else:
-            picture = decode_image(_read(search), embedder.crop, limits=ACCEPTED_LIMITS)
-            vectors = embedder.embed_images(picture.pixels[np.newaxis])
+            decoded = decode_image(picture, embedder.crop, limits=ACCEPTED_LIMITS)
+            vectors = embedder.embed_images(decoded.pixels[np.newaxis])
     except UnsupportedInputError as error:
         raise UsageError(f"the search {search.name!r} is by words: {error}; show a picture instead") from error
     except Rejected as error:  # by the decoder, or by the user's own class

@@ -14,13 +14,13 @@ from index.arrays import Ids, Vectors, least_score, rounded
 from index.collection import Collection
 from index.collection.annotations import PRUNE, SELECT, belongs_to, kind_of, list_annotations, rows_with_values
 from index.collection.live_rows import LiveRows, annotation_values
-from index.collection.records import ModelRecord
+from index.collection.records.model_record import ModelRecord
 from index.collection.rows import filterable, number_array, row_schema, text_array
 from index.errors import FilterError
 from index.filters.filter import Filter, named_columns
 from index.matches import SEARCHES
 from jobs.annotation.predictor import Batch, Columns, Recipe
-from jobs.annotation.predictors.search_queries import Load, embed_queries, query_key
+from jobs.annotation.predictors.search_queries import Load, Queries, embed_queries
 from jobs.planning.image_filter import EXIF_TYPES
 from jobs.search_spec import SearchSpec
 from jobs.spec import JobSpec
@@ -36,22 +36,23 @@ SEARCHES_WAITING: Final = f"{SEARCHES}_waiting"
 
 def check_searches(
     spec: JobSpec, collection: Collection, listing: pa.Schema, model: ModelRecord, load: Load
-) -> dict[str, str]:
-    """Why searches of a job will not work with its model, its pictures, the columns that images will have or its
-    environment, by their names. Columns of annotations that have yet to be made may be anything, and ids of images may
-    have yet to come.
+) -> Queries:
+    """The queries of a job's searches; those that will not work with its model, its pictures, the columns that images
+    will have or its environment are broken. Columns of annotations that have yet to be made may be anything, and ids of
+    images may have yet to come.
     """
     live = [collection.snapshot().live.catalog.schema_of()] if collection.runs() else []
     exif = pa.schema(list(map(pa.field, EXIF_TYPES, EXIF_TYPES.values()))) if spec.exif else pa.schema([])
     schema = _filterable(_other_annotations(collection), listing, exif, *live)
-    _, broken = embed_queries(spec.searches, collection, None, model, load)
+    queries = embed_queries(spec.searches, collection, None, model, load)
+    broken = queries.broken
     for search in spec.searches:
         unknown = [name for name in named_columns(search.filter) if name not in schema.names]
         if not any(belongs_to(column, each.name) for column in unknown for each in spec.annotations):
             broken |= _broken_filter(search, schema)
         if search.notify and search.notify.problem:
             broken[search.name] = f"the search {search.name!r} cannot notify: {search.notify.problem}"
-    return broken
+    return queries
 
 
 def broken_filters(
@@ -95,27 +96,19 @@ def unlisted_stale(spec: JobSpec, collection: Collection, live: LiveRows) -> dic
     }
 
 
-def searches_recipe(
-    searches: Sequence[SearchSpec],
-    vectors: Mapping[str, Vectors],
-    collection: Collection,
-    live: LiveRows,
-    model: ModelRecord,
-) -> Recipe:
-    """The recipe for `Searches` among the `live` rows of a model, with the vectors of `embed_queries`; none of them is
-    broken.
-    """
+def searches_recipe(searches: Sequence[SearchSpec], queries: Queries, collection: Collection, live: LiveRows) -> Recipe:
+    """The recipe for `Searches`, of which none is broken, among the `live` rows of the queries' model."""
     searches = sorted(searches, key=lambda each: each.name)
-    keys = [query_key(each, model) for each in searches]
+    keys = [queries.keys[each.name] for each in searches]
     parts = [[each.name, key, each.min_score, each.filter] for each, key in zip(searches, keys, strict=True)]
 
     def make() -> Searches:
         others = _other_annotations(collection)
         schema = _filterable(others, live.schema)
         filters = {number: Filter.parse(each.filter, schema) for number, each in enumerate(searches) if each.filter}
-        queries = np.stack([vectors[key] for key in keys])
+        vectors = np.stack([queries.vectors[key] for key in keys])
         cuts = np.array([least_score(each.min_score) for each in searches], np.float32)
-        return Searches([each.name for each in searches], queries, cuts, filters, live, others)
+        return Searches([each.name for each in searches], vectors, cuts, filters, live, others)
 
     fingerprint = fingerprint_of([_VERSION, parts])
     return Recipe(id=SEARCHES, fingerprint=fingerprint, make=make, on_ray=False, waiting=SEARCHES_WAITING)

@@ -1,4 +1,4 @@
-"""Tables of matches, rejects and facts for the terminal."""
+"""What a collection holds: its facts, as JSON has them, and their tables for the terminal."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
@@ -12,16 +12,62 @@ from index.collection.cache.file_cache import first_damage
 from index.collection.catalog.catalog import Catalog
 from index.collection.checks import Checks
 from index.collection.live_rows import LiveRows
-from index.collection.records import Option, RunManifest
+from index.collection.records.run_manifest import RunManifest
+from index.collection.records.version_manifest import Option
 from index.collection.rows import EMBEDDING, FILTERED, FIXED_COLUMNS, REJECT_COLUMNS
 from index.filters.columns import type_name
 from index.versions.files import version_files
-from index.versions.servable import collection_model, live_version
+from index.versions.servable import collection_model, live_manifest, live_version
 from likeness.cli.tables.text_table import TextTable
 
 
+def annotation_facts(collection: Collection) -> list[dict[str, Any]]:
+    """What `likeness columns` prints, ready for JSON."""
+    annotations = list_annotations(collection)
+    if not annotations:
+        return []
+    version, snapshot = live_manifest(collection), collection.snapshot()
+    indexed = version.annotations if version else {}
+    model = collection_model(collection, snapshot.committed)
+    images = snapshot.live.of_model(model) if model else snapshot.live
+    facts = []
+    for annotation in annotations:
+        rows, last_run = annotation.rows, annotation.runs[-1]
+        [counts] = images.catalog.table(_VALUES.format(images=images.sql, values=rows.sql)).to_pylist()
+        facts.append(
+            {
+                "name": annotation.name,
+                "columns": {name: str(rows.schema.field(name).type) for name in rows.metadata},
+                "predictor": last_run.model.id,
+                "fingerprint": last_run.model.fingerprint,
+                **{name: counts[name] for name in ("images", "rejected")},
+                "reasons": {each["reason"]: each["count"] for each in counts["reasons"]},
+                "without": counts["without"],
+                "indexed": indexed.get(annotation.name) == annotation.run_ids,
+            }
+        )
+    return facts
+
+
+_VALUES = """
+WITH found AS (
+    SELECT v.image_id IS NOT NULL AS found, v.error_reason IS NOT NULL AS rejected, v.error_message AS reason
+    FROM {images} AS i
+    LEFT JOIN {values} AS v ON v.image_id = i.image_id AND v.content_hash IS NOT DISTINCT FROM i.content_hash
+    WHERE i.error_reason IS NULL
+), reasons AS (
+    SELECT coalesce(reason, 'None') AS reason, count(*) AS count FROM found WHERE rejected
+    GROUP BY ALL ORDER BY count DESC, reason LIMIT 3
+)
+SELECT count(*) FILTER (found AND NOT rejected) AS images, count(*) FILTER (rejected) AS rejected,
+       count(*) FILTER (NOT found) AS without,
+       coalesce((SELECT list(reasons ORDER BY count DESC, reason) FROM reasons), []) AS reasons
+FROM found
+"""
+
+
 def columns_table(facts: Sequence[Mapping[str, Any]]) -> Group:
-    """Annotations as `likeness columns` lists them, and the reasons of rejects."""
+    """These facts, and the reasons of rejects."""
     names = ("name", "columns", "predictor", "images", "rejected", "without", "in the index")
     rows = [
         (

@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 
 from index.analysis.evaluation import DEPTHS, ClassFigures, Estimate, Evaluation
 from index.collection.layout import MERGED
-from index.collection.records import VersionManifest
+from index.collection.records.version_manifest import VersionManifest
 from index.versions.promotion import Version
 from index.versions.prune import Pruned
 from jobs.values import counted

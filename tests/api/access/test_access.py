@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -308,7 +309,10 @@ def test_without_keys_each_address_has_its_own_rate(service: SearchService) -> N
     ("path", "body"),
     [("/search/batch", {"searches": [{"text": "star", "k": 1}] * 10}), ("/embed", {"texts": ["star"] * 10})],
 )
-def test_a_batch_costs_as_much_as_its_items(service: SearchService, path: str, body: object) -> None:
+def test_a_batch_costs_as_much_as_its_items(
+    service: SearchService, path: str, body: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("api.http.middleware.auth.RateLimit", partial(RateLimit, clock=lambda: 0.0))
     client = on_this_machine(create_app(service, access=Access(rate_limit_per_minute=15)))
     assert client.post(path, json=body).status_code == 200
     assert [search_star(client).status_code for _ in range(6)] == [200] * 5 + [429]

@@ -23,9 +23,10 @@ from api.build_service import build_service
 from api.deployment.application import application, run, serve_app
 from api.deployment.ingress import APP_NAME, IngressReplica
 from api.deployment.proxy import environment
-from api.errors import DeployError, KeysError, ListenError, OtherModelError, Problem
+from api.errors import DeployError, KeysError, ListenError, OtherModelError
 from api.http.app import create_app
 from api.local import run_local, running
+from api.problems import Problem
 from api.search.engine import LoadModel
 from api.search.query import Part, Query, SearchResult
 from api.search.service import SearchService
@@ -34,7 +35,7 @@ from benchmarks.common.servers import free_port
 from benchmarks.models.random_models import save_small_clip
 from embedder.models.clip import ClipEmbedder
 from index.collection import Collection
-from index.collection.records import ModelRecord
+from index.collection.records.model_record import ModelRecord
 from index.errors import EmptyCollectionError, NotACollectionError
 from index.search import Searcher
 from index.versions.promotion import promote

@@ -15,13 +15,14 @@ from ray.serve.exceptions import RequestCancelledError
 
 from api.deployment.embedder import EmbedderReplica, RemoteEmbedder
 from api.deployment.replica_cache import ReplicaCache
-from api.errors import EmbedderUnavailable, OtherModelError
+from api.errors import OtherModelError
+from api.problems import EmbedderUnavailable
 from api.search.engine import LoadModel
 from api.settings import ServeSettings
 from benchmarks.common.waiting import eventually
 from embedder.errors import ModelError
 from index.collection import Collection
-from index.collection.records import ModelRecord
+from index.collection.records.model_record import ModelRecord
 from jobs.embedding.model_source import model_record
 from tests.support.collections.several import Loader
 from tests.support.collections.small_collection import PLAIN, add_pictures

@@ -17,11 +17,12 @@ import pyarrow as pa
 import pytest
 from PIL import Image, ImageColor
 
-from api.errors import OtherModelError, Problem
+from api.errors import OtherModelError
 from api.explore import Likeness
 from api.explore.neighbours import Neighbours
 from api.explore.picture_map import group_colours
 from api.explore.widget import ExploreWidget
+from api.problems import Problem
 from embedder.errors import ModelError
 from index.errors import NotACollectionError, QueryError
 from index.matches import MATCH_COLUMNS

@@ -19,10 +19,11 @@ import pyarrow as pa
 import pytest
 
 from api.client import LikenessClient
-from api.errors import ApiError, ClientError, Problem, RequestRefused
+from api.errors import ApiError, ClientError, RequestRefused
 from api.explore import Likeness
 from api.http.app import create_app
 from api.local import running
+from api.problems import Problem
 from api.search.query import Matches
 from index.errors import QueryError
 from index.search import Searcher

@@ -14,9 +14,9 @@ import pytest
 from fastapi.testclient import TestClient
 from PIL import Image
 
-from api.errors import PROBLEMS, Problem
 from api.http.app import create_app
 from api.local import running
+from api.problems import PROBLEMS, Problem
 from api.search.service import SearchService
 from api.settings import RequestLimits
 from embedder.errors import UnsupportedInputError

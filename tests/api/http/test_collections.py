@@ -19,17 +19,18 @@ from fastapi.testclient import TestClient
 from api.access.keys import KeyRing, KeyScope, add_key
 from api.build_service import build_collections
 from api.client import LikenessClient
-from api.errors import Problem, RequestRefused
+from api.errors import RequestRefused
 from api.http.app import create_app
 from api.http.query_runner import all_of
 from api.local import running
+from api.problems import Problem
 from api.search.collections import Collections
 from api.settings import Access, RequestLimits, ServeSettings
 from benchmarks.common.waiting import eventually
 from embedder.protocol import Embedder
 from index.collection import Collection
 from index.collection.find import find_collections
-from index.collection.records import ModelRecord
+from index.collection.records.model_record import ModelRecord
 from index.errors import CollectionError, NotACollectionError
 from tests.support.collections.every_file import make_every_file, seal
 from tests.support.collections.hurts import HURTS

@@ -11,7 +11,7 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from api.access.keys import KeyRing, KeyScope, add_key
 from api.http.app import create_app
-from api.http.problem_documents import MEDIA_TYPE
+from api.http.problem_responses import MEDIA_TYPE
 from api.settings import Access
 from index.search import Searcher
 from tests.support.collections.small_collection import PLAIN, fake_service, followed_service, make_collection

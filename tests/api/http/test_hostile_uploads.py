@@ -16,7 +16,7 @@ from starlette.middleware.exceptions import ExceptionMiddleware
 from api.build_service import build_service
 from api.http.app import create_app
 from api.http.middleware.admission import ConcurrencyLimit, Slots
-from api.http.problem_documents import PROBLEM_HANDLERS
+from api.http.problem_responses import PROBLEM_HANDLERS
 from api.observe.log import is_awaited, record_request
 from api.search.service import SearchService
 from api.settings import ServeSettings

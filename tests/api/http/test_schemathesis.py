@@ -19,9 +19,9 @@ from schemathesis.core.transport import Response
 from schemathesis.engine import events, from_schema
 
 from api.access.keys import KeyRing, KeyScope, add_key
-from api.errors import PROBLEMS
 from api.http.app import create_app
-from api.http.problem_documents import MEDIA_TYPE
+from api.http.problem_responses import MEDIA_TYPE
+from api.problems import PROBLEMS
 from api.search.service import SearchService
 from api.settings import Access
 from embedder.fetch.fetcher import Fetcher, FetchPolicy

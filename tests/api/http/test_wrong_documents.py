@@ -9,8 +9,8 @@ import jsonschema
 import pytest
 from fastapi.testclient import TestClient
 
-from api.errors import abbreviate
 from api.http.app import create_app
+from api.problems import abbreviate
 from embedder.fetch.fetcher import Fetcher, FetchPolicy
 from index.search import Searcher
 from tests.support.collections.small_collection import PLAIN, fake_service
@@ -37,9 +37,9 @@ COLUMNS = (
     "modified (timestamp[us, tz=UTC]), etag (string), width (int32), height (int32), format (string), label (string), "
     "weight (double), got unknown column "
 )
-NO_JSON = 'filter: expected JSON text such as {"label": "cat"} '
+NO_JSON = 'filter: expected JSON text such as {"label": "cat", "width": {"$gte": 640}} '
 FRACTIONS = "crop: expected [x, y, width, height] as fractions of the picture, from 0 to 1 and within its edges, got "
-K = "k: expected a whole number from 1 to 1000"
+K = "k: expected a whole number from 1 to 1,000"
 
 
 @pytest.fixture(scope="module")
@@ -279,7 +279,7 @@ def test_a_member_that_is_there_twice_is_refused(client: TestClient) -> None:
     for path in ("/search", "/facets"):
         in_url = client.get(path, params={"filter": twice}).json()
         assert in_url["errors"][0]["field"] == "filter"
-        assert f'JSON text such as {{"label": "cat"}} ({problem})' in in_url["detail"]
+        assert f'JSON text such as {{"label": "cat", "width": {{"$gte": 640}}}} ({problem})' in in_url["detail"]
 
 
 VALID: dict[str, list[dict[str, Any]]] = {

@@ -20,9 +20,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
 from api.access.keys import KeyRing, KeyScope, add_key
-from api.errors import PROBLEMS
 from api.http.app import create_app
 from api.observe.metrics import Metrics, merge_replicas
+from api.problems import PROBLEMS
 from api.search.service import SearchService
 from api.settings import Access
 from embedder.errors import FetchError

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from api.errors import Problem
+from api.problems import Problem
 from api.search.batcher import ContentKey, EmbeddingCache, QueryBatcher, Vector
 from embedder.errors import ModelError
 from tests.support.fake_embedder import FakeEmbedder

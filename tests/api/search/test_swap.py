@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from api.errors import EmbedderUnavailable
 from api.http.app import create_app
+from api.problems import EmbedderUnavailable
 from api.search.query import Part, Query, SearchResult
 from api.search.service import SearchService
 from benchmarks.common.waiting import eventually

@@ -15,7 +15,7 @@ from api.search.service import SearchService
 from api.settings import RequestLimits
 from embedder.errors import UnsupportedInputError
 from index.collection import Collection
-from index.collection.records import IndexSettings
+from index.collection.records.index_settings import IndexSettings
 from index.search import Searcher
 from index.search.fused import MIXED_HITS, fused, strong_hits
 from index.search.result_set import Hit

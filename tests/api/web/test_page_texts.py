@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from playwright.sync_api import Page, expect
 
-from index.collection.records import IndexSettings
+from index.collection.records.index_settings import IndexSettings
 from tests.support.servers.page_server import PicturesOnly, coloured, columns_site
 from tests.support.servers.page_tools import heading, tiles
 

@@ -11,8 +11,8 @@ from urllib.parse import quote
 import pytest
 from playwright.sync_api import Locator, Page, Request, Route, expect
 
-from api.search.query import FITTING_PERCENTILE
 from jobs.annotation.predictors.examples import read_examples
+from likeness.cli.search import FITTING_PERCENTILE
 from tests.support.collections.small_collection import png
 from tests.support.servers.page_server import Site
 from tests.support.servers.page_tools import check_axe, exhibit, heading, ids, labels, params, search, tiles

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from index.collection.records import IndexSettings
+from index.collection.records.index_settings import IndexSettings
 from tests.support.servers.page_server import PicturesOnly, columns_site
 from tests.support.servers.page_tools import check_axe, heading, ids, params, search, tiles
 

@@ -8,7 +8,7 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from api.http.middleware.every_request import EveryRequestMiddleware
-from api.http.problem_documents import PROBLEM_HANDLERS
+from api.http.problem_responses import PROBLEM_HANDLERS
 from api.http.routes.pages import FOLDER, install_web
 from api.observe.metrics import Metrics
 

@@ -12,8 +12,8 @@ import pytest
 from playwright.sync_api import Browser, Locator, Page, Route, expect
 
 from api.access.keys import KeyRing, KeyScope, add_key
-from api.search.query import FITTING_PERCENTILE
 from api.settings import Access, RequestLimits
+from likeness.cli.search import FITTING_PERCENTILE
 from tests.support.servers.page_server import MARKUP, Site, coloured, columns_site, gallery_site
 from tests.support.servers.page_tools import address_of, check_axe, exhibit, heading, ids, labels, params, search, tiles
 

@@ -11,7 +11,7 @@ import pytest
 from index.analysis.evaluation import Estimate, LabelledImages, evaluate, labels_of, sample_queries
 from index.analysis.neighbourhoods import label_votes, neighbourhoods
 from index.collection import Collection
-from index.collection.records import IndexSettings
+from index.collection.records.index_settings import IndexSettings
 from index.errors import QueryError
 from index.search import Searcher
 from tests.support.collections.hand_made import add_version, rows, searcher_of, unit_vectors

@@ -5,7 +5,7 @@ import pytest
 
 from index.analysis.prune import Pruning
 from index.arrays import Positions, Vectors, rounded
-from index.collection.records import IndexSettings
+from index.collection.records.index_settings import IndexSettings
 from index.search import Searcher
 from tests.support.collections.hand_made import searcher_of, unit_vectors
 

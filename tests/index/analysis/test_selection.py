@@ -8,7 +8,7 @@ import pytest
 
 from index.analysis.select import Selection, typicality
 from index.arrays import Vectors
-from index.collection.records import IndexSettings
+from index.collection.records.index_settings import IndexSettings
 from index.search import Searcher
 from tests.support.collections.hand_made import searcher_of, unit_vectors
 

@@ -10,7 +10,7 @@ from index.builder.build_index import build_index
 from index.builder.merge_policy import Merge
 from index.builder.tune import tune
 from index.collection import Collection
-from index.collection.records import IndexSettings
+from index.collection.records.index_settings import IndexSettings
 from index.segments.vector_index import VectorIndex
 from tests.support.collections.hand_made import MODEL, add_run, add_version, rows, unit_vectors
 

@@ -8,7 +8,8 @@ import pytest
 from index.builder.choose import ann_factory, choose, factory_of
 from index.builder.segment import write_ann
 from index.collection.layout import ANN, VECTORS
-from index.collection.records import FLAT, IndexSettings
+from index.collection.records.index_settings import IndexSettings
+from index.collection.records.version_manifest import FLAT
 from index.errors import FactoryError
 from index.segments.exact import max_exact_rows
 from index.segments.kinds.registry import new_index

@@ -16,7 +16,7 @@ from index.builder.measure import measure_recall
 from index.builder.queries_file import read_queries, write_queries
 from index.builder.recall import drop_own, recall
 from index.collection import Collection
-from index.collection.records import IndexSettings
+from index.collection.records.index_settings import IndexSettings
 from index.queries import KINDS, QueryKind
 from index.segments.hits import Hits
 from index.segments.segmented_index import SegmentedIndex

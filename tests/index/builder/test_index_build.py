@@ -14,7 +14,8 @@ from index.builder.build_index import build_index, run_here
 from index.builder.segment import SegmentJob
 from index.collection import Collection, writing
 from index.collection.layout import LEASE
-from index.collection.records import IndexSettings, SegmentRecord
+from index.collection.records.index_settings import IndexSettings
+from index.collection.records.version_manifest import SegmentRecord
 from index.errors import (
     CollectionError,
     DamagedVersionError,

@@ -10,7 +10,8 @@ import pytest
 from index.builder.build_index import build_index
 from index.builder.ground_truth import GroundTruth
 from index.collection import Collection
-from index.collection.records import IndexSettings, VersionManifest
+from index.collection.records.index_settings import IndexSettings
+from index.collection.records.version_manifest import VersionManifest
 from index.errors import EmptyCollectionError, FactoryError, RecallTooLowError
 from index.search import Searcher
 from index.storage import Storage

@@ -8,7 +8,8 @@ import pytest
 from index.builder.build_index import build_index
 from index.collection import Collection
 from index.collection.annotations import annotation_log
-from index.collection.records import IndexSettings, VersionManifest
+from index.collection.records.index_settings import IndexSettings
+from index.collection.records.version_manifest import VersionManifest
 from index.errors import DamagedVersionError
 from index.search import Searcher
 from index.words.text import words_of

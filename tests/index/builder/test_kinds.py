@@ -11,7 +11,9 @@ from index.builder.choose import ann_factory
 from index.builder.ground_truth import GroundTruth
 from index.builder.measure import measure_kinds
 from index.collection import Collection
-from index.collection.records import IndexSettings, KindRecord, ModelRecord, VersionManifest
+from index.collection.records.index_settings import IndexSettings
+from index.collection.records.model_record import ModelRecord
+from index.collection.records.version_manifest import KindRecord, VersionManifest
 from index.queries import KINDS, QueryKind, Source, kind_of
 from index.queries import unit_vectors as at_unit_length
 from index.search import Searcher

@@ -7,7 +7,7 @@ import numpy.typing as npt
 import pytest
 
 from index.builder.recall import recall
-from index.collection.records import IndexSettings
+from index.collection.records.index_settings import IndexSettings
 from tests.support.collections.hand_made import searcher_of
 
 ROWS, DIM, ALIKE = 5_000, 64, 150

@@ -27,7 +27,7 @@ from index.collection.catalog.catalog import Catalog, RunRows
 from index.collection.catalog.database import database, run_statement
 from index.collection.live_rows import LiveRows
 from index.collection.merged.sets import MANIFEST_PATH, MergedManifest
-from index.collection.records import RunStart
+from index.collection.records.run_manifest import RunStart
 from index.collection.rows import EMBEDDING, JSON, TILES
 from index.errors import CollectionError, DamagedRunError
 from tests.support.collections.hand_made import MODEL, add_run, rows
@@ -298,7 +298,7 @@ def test_facts_of_a_bucket_come_once_and_are_checked_once(bucket: Bucket, monkey
 
 def test_rows_are_grouped_in_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     collection = Collection.create_or_open(str(tmp_path / "braces {}{x}'"))
-    monkeypatch.setattr("index.collection.catalog.catalog._GROUPED", 3)
+    monkeypatch.setattr("index.collection.catalog.workspace._GROUPED", 3)
     ids = [f"{number:02}" for number in range(20)]
     add_run(collection, rows(ids))
     add_run(collection, rows(ids[:5]), deletes=ids[18:])

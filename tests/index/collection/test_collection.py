@@ -15,12 +15,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from index.builder.segment_change import touched_ids
-from index.collection import Collection, bounds, row_files, stored_rows
+from index.collection import Collection, row_files, stored_rows
 from index.collection.annotations import annotation_log, list_annotations
 from index.collection.cache import checked
 from index.collection.catalog.database import database
 from index.collection.live_rows import LiveRows
-from index.collection.records import ModelRecord, RowFile
+from index.collection.records import bounds
+from index.collection.records.model_record import ModelRecord
+from index.collection.records.run_manifest import RowFile
 from index.collection.rows import FIXED_COLUMNS, metadata_columns, row_schema
 from index.errors import CollectionError, DamagedRunError, ModelMismatchError, NotACollectionError
 from index.storage import Storage

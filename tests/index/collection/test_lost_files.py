@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from index.builder.build_index import build_index
 from index.collection import Collection
-from index.collection.records import IndexSettings
+from index.collection.records.index_settings import IndexSettings
 from index.errors import DamagedRunError, DamagedVersionError, EmptyCollectionError, RecallTooLowError, RolledBackError
 from index.search import Searcher
 from index.versions.promotion import promote, rollback

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from index.builder.build_index import build_index
 from index.collection import Collection
-from index.collection.records import IndexSettings, VersionManifest
+from index.collection.records.index_settings import IndexSettings
+from index.collection.records.version_manifest import VersionManifest
 from index.errors import EmptyCollectionError
 from index.search import Searcher
 from tests.support.collections.hand_made import add_run, rows, unit_vectors

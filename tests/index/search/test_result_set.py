@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from index.collection import Collection
-from index.collection.records import IndexSettings
+from index.collection.records.index_settings import IndexSettings
 from index.errors import OptionError
 from index.search import Searcher, VersionSearcher
 from index.search.result_set import Answer

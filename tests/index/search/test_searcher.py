@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from index.collection import Collection
-from index.collection.records import ModelRecord, ScoreDistribution
+from index.collection.records.model_record import ModelRecord
+from index.collection.records.version_manifest import ScoreDistribution
 from index.errors import QueryError
 from index.matches import Match
 from index.queries import mix

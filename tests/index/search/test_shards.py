@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 
 from index.builder.build_index import build_index
 from index.collection import Collection
-from index.collection.records import FileRecord, IndexSettings, SegmentRecord
+from index.collection.records.index_settings import IndexSettings
+from index.collection.records.record import FileRecord
+from index.collection.records.version_manifest import SegmentRecord
 from index.errors import DamagedVersionError, QueryError
 from index.search import Searcher, VersionSearcher
 from index.search.shard import Shard, split_into_shards

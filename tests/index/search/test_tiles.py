@@ -13,7 +13,7 @@ import pytest
 from index.analysis.near_duplicates import near_duplicates
 from index.builder.build_index import build_index
 from index.collection import Collection
-from index.collection.records import IndexSettings
+from index.collection.records.index_settings import IndexSettings
 from index.errors import ModelMismatchError
 from index.matches import Match
 from index.search import Searcher

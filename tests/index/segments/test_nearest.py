@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pytest
 
 from index.collection import Collection
-from index.collection.records import IndexSettings
+from index.collection.records.index_settings import IndexSettings
 from index.search import Searcher
 from index.segments.nearest import Part, nearest
 from index.segments.segmented_index import SegmentedIndex

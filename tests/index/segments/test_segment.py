@@ -15,7 +15,8 @@ from index.builder.choose import ann_factory, choose
 from index.builder.segment import SegmentJob, write_ann
 from index.builder.segment_rows import write_rows
 from index.collection.layout import ANN, VECTORS
-from index.collection.records import IndexSettings, SegmentRecord
+from index.collection.records.index_settings import IndexSettings
+from index.collection.records.version_manifest import SegmentRecord
 from index.errors import DamagedVersionError, FactoryError
 from index.segments.exact import max_exact_rows
 from index.segments.nearest import Part, nearest

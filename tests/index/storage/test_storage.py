@@ -25,7 +25,8 @@ from embedder.errors import FetchError
 from embedder.fetch import Fetcher
 from index.collection import Collection, row_files
 from index.collection.live_rows import LiveRows
-from index.collection.records import IndexSettings, RunStart
+from index.collection.records.index_settings import IndexSettings
+from index.collection.records.run_manifest import RunStart
 from index.errors import CollectionError, UnreachableError
 from index.storage.bucket_address import Bucket as Address
 from index.storage.bucket_address import without_secrets

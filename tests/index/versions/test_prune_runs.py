@@ -13,7 +13,8 @@ from typer.testing import CliRunner
 from index.collection import Collection
 from index.collection.annotations import annotation_log
 from index.collection.layout import TODO, run_path
-from index.collection.records import ModelRecord, RunManifest, RunStart
+from index.collection.records.model_record import ModelRecord
+from index.collection.records.run_manifest import RunManifest, RunStart
 from index.storage import Storage
 from index.versions.prune import ABANDONED_AFTER, FORGOTTEN_AFTER, prune
 from likeness.cli.app import app

@@ -8,7 +8,8 @@ from typer.testing import CliRunner
 from index.builder.build_index import build_index
 from index.collection import Collection
 from index.collection.annotations import annotation_log
-from index.collection.records import IndexSettings, ModelRecord
+from index.collection.records.index_settings import IndexSettings
+from index.collection.records.model_record import ModelRecord
 from index.errors import RolledBackError
 from index.versions.promotion import list_versions, promote, rollback
 from index.versions.servable import collection_model

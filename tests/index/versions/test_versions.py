@@ -13,7 +13,8 @@ import pytest
 
 from index.builder.build_index import build_index
 from index.collection import Collection, writing
-from index.collection.records import Current, KindRecord, VersionManifest
+from index.collection.current_file import Current
+from index.collection.records.version_manifest import KindRecord, VersionManifest
 from index.errors import CollectionError, DamagedVersionError, EmptyCollectionError, LeaseHeldError, OvertakenError
 from index.search import Searcher
 from index.storage import Storage

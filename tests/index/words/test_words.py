@@ -14,7 +14,7 @@ import pytest
 
 from index.builder.build_index import build_index
 from index.collection import Collection
-from index.collection.records import IndexSettings
+from index.collection.records.index_settings import IndexSettings
 from index.errors import FilterError
 from index.filters.filter import Filter
 from index.search import Searcher

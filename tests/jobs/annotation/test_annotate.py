@@ -2,12 +2,12 @@
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pyarrow as pa
@@ -15,20 +15,24 @@ import pytest
 from pydantic import ValidationError
 from rich.console import Console
 
+from embedder.errors import ModelError
+from index.arrays import Vectors
 from index.builder.build_index import build_index
 from index.collection import Collection, writing
 from index.collection.annotations import list_annotations
 from index.collection.layout import VECTORS
-from index.collection.records import IndexSettings
+from index.collection.records.index_settings import IndexSettings
+from index.collection.records.model_record import ModelRecord
 from index.search import Searcher
 from index.search.shard import version_schema
 from index.versions.promotion import rollback
 from jobs.annotation.annotate import Annotate
 from jobs.annotation.predictor import Batch, Columns, Recipe
-from jobs.annotation.predictors.labels import Labels
+from jobs.annotation.predictors.labels import Embed, Labels, labels_recipe
 from jobs.annotation.publish import drop
+from jobs.annotation_spec import NO_LABEL, AnnotationSpec
 from jobs.errors import JobError, TooManyRejectsError, UsageError
-from jobs.spec import NO_LABEL, AnnotationSpec, JobSpec
+from jobs.spec import JobSpec
 from tests.support.collections.hand_made import (
     add_run,
     add_version,
@@ -412,6 +416,34 @@ def test_labels_are_the_nearest_texts_unless_all_are_far_away() -> None:
     assert list(got["margin"]) == [0.8, 0.3, 0.05]
     single = Labels(("a dog",), texts[:1], 0.2)({"image_id": np.arange(3), "embedding": vectors})
     assert list(single["margin"]) == [0.7, 0.1, -0.1]
+
+
+def test_new_images_get_labels_without_the_model(collection: Collection) -> None:
+    spec, labels = AnnotationSpec(name="kind", labels=("a dog", "a cat"), none_below=0), unit_vectors(2, seed=7)
+
+    def embed(given: Sequence[str]) -> Vectors:
+        return np.concatenate([labels, unit_vectors(len(given) - 2, seed=8)])
+
+    def away(_: Sequence[str]) -> NoReturn:
+        raise ModelError("the model is away")
+
+    def annotate_by(embed: Embed) -> int:
+        def recipe(spec: AnnotationSpec, _: Collection, model: ModelRecord, *__: object) -> Recipe:
+            return labels_recipe(spec, model, embed)
+
+        with writing(collection, "annotate") as leased:
+            job = Annotate(collection=leased, console=Console(quiet=True), recipe=recipe)
+            return job.run(spec).embedded
+
+    with pytest.raises(ModelError, match="away"):
+        annotate_by(away)
+    assert annotate_by(embed) == len(IDS)
+    new = [f"new {number}" for number in range(10)]
+    add_version(collection, table(new, seed=9))
+    assert annotate_by(away) == len(new)
+    nearest = (unit_vectors(len(new), seed=9) @ labels.T).argmax(axis=1)
+    shown = metadata_of(collection)
+    assert [shown[image_id]["kind"] for image_id in new] == [spec.labels[number] for number in nearest]
 
 
 @pytest.mark.slow

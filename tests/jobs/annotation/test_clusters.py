@@ -15,8 +15,8 @@ from index.collection import Collection, writing
 from index.collection.annotations import annotation_log, list_annotations
 from index.errors import CollectionError
 from jobs.annotation.annotate import Annotate
+from jobs.annotation_spec import AnnotationSpec
 from jobs.errors import UsageError
-from jobs.spec import AnnotationSpec
 from tests.support.collections.hand_made import add_run, add_version, indexed, metadata_of, rows
 from tests.support.command_line import Run
 

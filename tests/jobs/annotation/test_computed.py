@@ -14,7 +14,7 @@ from index.builder.build_index import build_index
 from index.collection import Collection, writing
 from index.collection.annotations import annotation_log
 from index.collection.merged.sets import MergedRun
-from index.collection.records import IndexSettings
+from index.collection.records.index_settings import IndexSettings
 from index.search import Searcher
 from index.versions.promotion import promote, rollback
 from jobs.annotation.computed import ComputedColumns

@@ -13,7 +13,7 @@ import pytest
 
 from index.collection import Collection
 from index.collection.annotations import annotation_log
-from index.collection.records import UNKNOWN_MODEL
+from index.collection.records.model_record import UNKNOWN_MODEL
 from tests.support.collections.hand_made import MODEL, add_version, rows, unit_vectors, written_rows
 from tests.support.collections.small_collection import png
 from tests.support.collections.storage_steps import KilledError, at, expire, is_number, kill

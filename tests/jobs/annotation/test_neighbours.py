@@ -10,10 +10,10 @@ from rich.console import Console
 
 from index.builder.build_index import build_index
 from index.collection import Collection, writing
-from index.collection.records import IndexSettings
+from index.collection.records.index_settings import IndexSettings
 from index.errors import EmptyCollectionError
 from jobs.annotation.annotate import Annotate
-from jobs.spec import AnnotationSpec
+from jobs.annotation_spec import AnnotationSpec
 from tests.support.collections.hand_made import add_run, add_version, hashed, indexed, metadata_of, rows, unit_vectors
 
 IDS = [f"é{number:03}.jpg" for number in range(150)]

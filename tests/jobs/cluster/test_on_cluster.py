@@ -23,7 +23,8 @@ from embedder.protocol import Embedder
 from index.builder.build_index import build_index, run_here
 from index.builder.segment import SegmentJob
 from index.collection import Collection
-from index.collection.records import IndexSettings, SegmentRecord
+from index.collection.records.index_settings import IndexSettings
+from index.collection.records.version_manifest import SegmentRecord
 from jobs.cluster.pool import Pool
 from jobs.cluster.session import ray_cluster
 from jobs.demo.gallery import Gallery, make_gallery

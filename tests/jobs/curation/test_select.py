@@ -16,8 +16,8 @@ from rich.console import Console
 
 from index.builder.build_index import build_index
 from index.collection import Collection, writing
-from index.collection.catalog.catalog import Catalog
-from index.collection.records import IndexSettings
+from index.collection.catalog.workspace import Workspace
+from index.collection.records.index_settings import IndexSettings
 from jobs.curation.select import Select
 from jobs.curation.spec import SelectSpec
 from jobs.duplicates.preference import PREFERRED_FIRST, preference
@@ -206,5 +206,5 @@ def test_sql_sorts_pictures_like_their_preference(collection: Collection) -> Non
     facts = [facts[number] for number in np.random.default_rng(0).permutation(np.repeat(np.arange(len(facts)), 2))]
     facts = [{"image_id": f"{number:03}", **row} for number, row in enumerate(facts)]
     pictures = pa.Table.from_pylist(facts).append_column("number", pa.array(range(len(facts))))
-    found = Catalog(collection.storage, []).table(PREFERRED_FIRST, pictures=pictures)["number"].to_pylist()
+    found = Workspace(collection.location).table(PREFERRED_FIRST, pictures=pictures)["number"].to_pylist()
     assert found == sorted(range(len(facts)), key=lambda number: preference(facts[number]))

@@ -8,7 +8,6 @@ import pyarrow as pa
 import pytest
 
 from api.explore import Likeness
-from api.search.query import FITTING_PERCENTILE
 from embedder.models.clip import ClipEmbedder
 from index.builder.build_index import build_index
 from index.collection import Collection
@@ -16,6 +15,7 @@ from jobs.demo.collection import make_demo_collection
 from jobs.demo.drawing import COLOURS, PATTERNS, SHAPES
 from jobs.indexing.query_texts import QueryTexts
 from jobs.values import DEMO_MODEL
+from likeness.cli.search import FITTING_PERCENTILE
 
 TEMPLATES = ("a {}", "a picture of a {}", "{}", "the {}", "a photo of a {}")
 CAPTIONS = [(pattern, colour, shape) for pattern in PATTERNS for colour in COLOURS for shape in SHAPES]

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from index.collection import Collection
-from index.collection.catalog.catalog import Catalog
+from index.collection.catalog.workspace import Workspace
 from jobs.embedding.commit import WrittenRun, commit
 from jobs.embedding.report import EmbedReport
 from jobs.errors import TooManyRejectsError
@@ -22,7 +22,7 @@ def written(
     """A run of a source of one image, with its row on disk."""
     source = f"/{image_id}"
     plan = run_plan_of(listing_table({"image_id": [image_id]}, {}), collection, source, MODEL)
-    gone = Catalog(collection.storage, [], live=False).store(f"SELECT 0 AS seq, unnest({deletes or []}) AS image_id")
+    gone = Workspace(collection.location).store(f"SELECT 0 AS seq, unnest({deletes or []}) AS image_id")
     plan = replace(plan, deletes=gone)
     run = collection.start_run(source, MODEL)
     table = rows([], unit_vectors(0), rejected={image_id: "corrupt"}) if rejected else rows([image_id])

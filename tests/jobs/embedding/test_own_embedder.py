@@ -16,9 +16,10 @@ from PIL import Image
 
 from api.build_service import build_collections, build_service
 from api.deployment.application import run as serve
-from api.errors import OtherModelError, TextNotSupported, UnusableImage
+from api.errors import OtherModelError
 from api.explore import Likeness
 from api.http.app import create_app
+from api.problems import TextNotSupported, UnusableImage
 from api.search.query import Part, Query
 from api.search.service import SearchService
 from api.settings import ServeSettings

@@ -21,7 +21,7 @@ from embedder.fetch.validators import Download
 from embedder.images.decode import decode_image
 from embedder.protocol import Embedder
 from index.collection import Collection
-from index.collection.records import RowFile
+from index.collection.records.run_manifest import RowFile
 from jobs.embedding.commit import commit
 from jobs.embedding.embed_rows import embed_rows
 from jobs.embedding.model_source import model_record

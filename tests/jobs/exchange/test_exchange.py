@@ -24,7 +24,7 @@ from index.builder.build_index import build_index
 from index.collection import Collection
 from index.collection.annotations import annotation_log
 from index.collection.merged.sets import MergedRun
-from index.collection.records import ModelRecord
+from index.collection.records.model_record import ModelRecord
 from index.collection.rows import vectors_of
 from index.search import Searcher
 from jobs.demo.collection import embed_here

@@ -27,7 +27,8 @@ from index.builder.segment import RowSource, SegmentJob
 from index.collection import Collection
 from index.collection.layout import SEGMENTS
 from index.collection.live_rows import LiveRows
-from index.collection.records import IndexSettings, SegmentRecord
+from index.collection.records.index_settings import IndexSettings
+from index.collection.records.version_manifest import SegmentRecord
 from index.errors import CollectionError
 from index.storage import Storage
 from jobs.cluster import session as jobs_cluster

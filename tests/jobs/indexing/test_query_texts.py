@@ -9,7 +9,7 @@ import pytest
 from embedder.errors import ModelError, UnsupportedInputError
 from index.collection import Collection
 from index.collection.live_rows import LiveRows
-from index.collection.records import ModelRecord
+from index.collection.records.model_record import ModelRecord
 from jobs.embedding.model_source import model_record
 from jobs.errors import UsageError
 from jobs.indexing.query_texts import QueryTexts, collection_texts, read_queries

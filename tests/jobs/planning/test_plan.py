@@ -6,7 +6,8 @@ from typing import Any
 import pyarrow as pa
 
 from index.collection import Collection
-from index.collection.records import ModelRecord, RunStart
+from index.collection.records.model_record import ModelRecord
+from index.collection.records.run_manifest import RunStart
 from index.collection.row_files import block_of
 from index.collection.rows import row_schema
 from jobs.planning.plan import Plan, block_name

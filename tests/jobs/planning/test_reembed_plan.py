@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from index.collection import Collection
-from index.collection.records import ModelRecord
+from index.collection.records.model_record import ModelRecord
 from jobs.errors import SourceError
 from jobs.planning.changes import compare
 from jobs.planning.decide import PlannedJob

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from index.collection.catalog.catalog import Catalog
+from index.collection.catalog.workspace import Workspace
 from index.collection.rows import in_parts
 from index.storage import Storage
 from jobs.planning import known_rows
@@ -47,7 +48,7 @@ def test_rows_keep_their_values_and_types() -> None:
     assert images_to_do(todo).equals(pa.concat_tables([table, table]))
     names = ["image_id", "money", "json"]
     assert images_to_do(todo.select(names)).equals(pa.concat_tables([table, table]).select(names))
-    rows = Catalog(todo.storage, [], live=False).table(f"SELECT {POSITION}, image_id, uri FROM {todo.slice(4).sql}")
+    rows = Workspace(todo.storage.location).table(f"SELECT {POSITION}, image_id, uri FROM {todo.slice(4).sql}")
     assert sorted(map(tuple, rows.to_pandas().to_numpy().tolist())) == [
         (4, "b", "/pictures/b"),
         (5, "c", "/pictures/c"),
@@ -73,7 +74,7 @@ def test_a_part_has_its_rows_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     monkeypatch.setattr("jobs.planning.todo.GROUP", 2)
     part, ids = Todo([numbered(9).slice(first, 3) for first in (0, 3, 6)]).slice(start, end), [*map(str, range(9))]
     assert (part.num_rows, images_to_do(part)["image_id"].to_pylist()) == (end - start, ids[start:end])
-    found = Catalog(part.storage, [], live=False).table(f"SELECT image_id FROM {part.sql}")["image_id"].to_pylist()
+    found = Workspace(part.storage.location).table(f"SELECT image_id FROM {part.sql}")["image_id"].to_pylist()
     assert sorted(map(str, found)) == ids[start:end]
     for rows in (1, 2, 3, 9):
         tables = [table["image_id"].to_pylist() for table in part.tables(rows)]
@@ -88,7 +89,7 @@ def test_a_part_has_its_rows_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
 def test_nothing_to_do_has_the_columns_of_a_listing() -> None:
     todo = Todo([])
     assert (todo.schema, todo.num_rows, list(todo.tables())) == (LISTING, 0, [])
-    assert Catalog(todo.storage, [], live=False).table(f"SELECT image_id FROM {todo.sql}").num_rows == 0
+    assert Workspace(todo.storage.location).table(f"SELECT image_id FROM {todo.sql}").num_rows == 0
 
 
 def test_files_go_when_the_last_part_goes() -> None:

@@ -124,6 +124,26 @@ def test_queries_of_each_kind_find_what_comparing_all_finds(collection: Collecti
     assert Searcher.open(collection).facets().values["searches"]["like one"] == counts["like one"]
 
 
+def test_a_picture_that_changes_during_the_night_is_searched_as_it_was_read(
+    collection: Collection, tmp_path: Path
+) -> None:
+    ids, vectors = [f"{number:02}.jpg" for number in range(60)], unit_vectors(60, 3)
+    add_version(collection, hashed(rows(ids, vectors)))
+    picture = tmp_path / "query.png"
+    red, blue = (encode(Image.new("RGB", (40, 30), colour), "png") for colour in ((200, 30, 90), (20, 30, 250)))
+    picture.write_bytes(red)
+
+    def load(_: object) -> FakeEmbedder:
+        picture.write_bytes(blue)
+        return FAKE
+
+    report = search(collection, [SearchSpec(name="red", image=str(picture), min_score=-1)], load=load)
+    assert (report.problems, report.searches["red"].matched) == ([], 60)
+    query = FAKE.embed_images(decode_image(red, FAKE.crop).pixels[None])[0]
+    found = found_by(collection)
+    assert [found[image_id]["red"] for image_id in ids] == pytest.approx((vectors @ query).tolist(), abs=1e-6)
+
+
 def test_filters_look_at_columns_of_the_source_and_of_annotations(collection: Collection) -> None:
     kinds = ["cat", "dog", None] * 4
     words = {"label": pa.array(kinds), "caption": pa.array([f"Ein {kind}" for kind in kinds])}
@@ -346,7 +366,7 @@ def test_a_search_that_will_not_work_is_known_before_the_night(
     fine = {"name": "fine", "image_id": "x", "filter": {"shade_contrast": 1}}
     searches = [{"min_score": 0.5, **each} for each in (fine, {"name": "a", **fields})]
     job = JobSpec.model_validate({"source": "s", "collection": "c", "annotations": annotations, "searches": searches})
-    broken = check_searches(job, collection, listing, MODEL, lambda _: Wordless())
+    broken = check_searches(job, collection, listing, MODEL, lambda _: Wordless()).broken
     assert broken.keys() == {"a"}
     assert re.match(message, broken["a"])
 

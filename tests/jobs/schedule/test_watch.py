@@ -9,7 +9,7 @@ import shutil
 import tarfile
 from collections.abc import Callable
 from contextlib import ExitStack
-from functools import partial
+from functools import cache, partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from unittest.mock import patch
 import pytest
 from rich.console import Console
 
-from embedder.models.clip import ClipEmbedder
+from embedder.models.load import load_embedder
 from index.collection import Collection, writing
 from index.search import Searcher
 from jobs.errors import SourceError
@@ -41,12 +41,13 @@ from tests.support.nights.reembed_nights import (
     bmp,
     bmps,
     copy_nights,
-    load_once,
     save_nights,
 )
 
 INTERVAL_S = 30.0
 Step = Callable[[], object]
+
+load_once = cache(load_embedder)
 
 
 @pytest.fixture(scope="module")
@@ -108,8 +109,7 @@ def watch(
     settle_s = 0.0 if "://" in spec.source else SETTLE_S
     update = Update(spec=spec, console=Console(quiet=True), command="watch", settle_s=settle_s)
     with (
-        patch("embedder.models.load.conversion_folder", return_value=None),
-        patch.object(ClipEmbedder, "load", load_once),
+        patch("jobs.embedding.model_source.load_embedder", load_once),
         pytest.raises(KeyboardInterrupt),
     ):
         Watch(job=update, say=said.append, interval_s=INTERVAL_S, wait=wait, pause=pause, file=file).run()

@@ -12,7 +12,7 @@ from PIL.ExifTags import GPS
 
 from embedder.images.exif import EXIF_VERSION
 from index.collection import Collection
-from index.collection.records import RunSettings
+from index.collection.records.run_manifest import RunSettings
 from index.search import Searcher
 from tests.support.collections.rejects_and_checks import list_rejects
 from tests.support.listings import write_files

@@ -13,7 +13,7 @@ from embedder.fetch.validators import Download
 from embedder.models.checkpoint import Checkpoint
 from index.builder.build_index import build_index
 from index.collection import Collection
-from index.collection.records import IndexSettings
+from index.collection.records.index_settings import IndexSettings
 from index.errors import LeaseLostError, NotACollectionError
 from index.search import Searcher
 from index.versions.promotion import rollback

@@ -20,7 +20,7 @@ from PIL import Image
 from embedder.errors import ModelError
 from embedder.models.clip import ClipEmbedder
 from index.collection import Collection, writing
-from index.collection.records import KindRecord
+from index.collection.records.version_manifest import KindRecord
 from index.collection.rows import row_schema
 from index.queries import QueryKind, mix
 from index.search import Searcher
@@ -750,7 +750,8 @@ def test_values_that_a_job_refuses(run: Run, option: str, value: str, message: s
 def test_serving_beyond_this_machine_has_to_be_allowed(run: Run, collection: Path) -> None:
     refused = run("serve", collection, "--local", "--host", "0.0.0.0")
     assert_one_line(refused, "expected a loopback host", "--keys (LIKENESS_KEYS_FILE", "--allow-remote (LIKENESS_ALLOW")
-    assert_one_line(run("serve", collection, "--local", "--port", "0", "--keys", "none.json"), "no key file none.json")
+    missing = run("serve", collection, "--local", "--port", "0", "--keys", "none.json")
+    assert_one_line(missing, f"no key file {Path('none.json').absolute()}")
 
 
 def test_the_environment_sets_what_options_do_not(

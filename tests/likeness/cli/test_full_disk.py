@@ -14,7 +14,7 @@ from index.collection.layout import SUPERSEDED
 from index.versions.prune import GRACE
 from jobs.annotation.annotate import Annotate
 from jobs.annotation.predictor import Recipe
-from jobs.spec import AnnotationSpec
+from jobs.annotation_spec import AnnotationSpec
 from tests.support.collections.hand_made import add_version, rows
 from tests.support.paths import ROOT
 

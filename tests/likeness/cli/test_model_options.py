@@ -10,8 +10,9 @@ import typer
 from api.search.query import QueryOptions
 from api.settings import ServeSettings
 from index.filters.operators import OPERATORS
+from jobs.annotation_spec import AnnotationSpec
 from jobs.curation.spec import SelectSpec
-from jobs.spec import AnnotationSpec, IndexBudget, JobSpec, Resources, Retention
+from jobs.spec import IndexBudget, JobSpec, Resources, Retention
 from likeness.cli.app import app
 from likeness.cli.model_options import declared_fields, has_fields, with_all_options
 
@@ -48,6 +49,18 @@ def test_fields_have_help_and_the_default_of_the_model(name: str) -> None:
         fields = [declared_fields(model).get(parameter.name) for model in MODELS]
         defaults = [field.default for field in fields if field]
         assert parameter.default in (None, inspect.Parameter.empty, 1.0, *defaults)  # 1.0: `watch`
+
+
+def test_all_commands_that_embed_a_source_take_the_same_fields_of_a_job() -> None:
+    job = declared_fields(JobSpec).keys() - {"index"}  # of `embed`: whether to build one
+    embed, reembed, watch = (
+        job & inspect.signature(with_all_options(COMMANDS[name])).parameters.keys()
+        for name in ("embed", "reembed", "watch")
+    )
+    assert watch - embed == {"missing", "max_missing"}
+    assert reembed - watch == {"verify_hash"}
+    assert embed <= watch <= reembed
+    assert {"resources", "annotations", "searches", "metrics_file"}.isdisjoint(reembed)
 
 
 def test_the_help_of_a_filter_names_all_operators() -> None:

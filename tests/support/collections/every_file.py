@@ -19,7 +19,7 @@ from index.collection import Collection
 from index.collection.annotations import annotation_log
 from index.collection.layout import LEASE
 from index.collection.lease import LeaseRecord
-from index.collection.records import IndexSettings
+from index.collection.records.index_settings import IndexSettings
 from index.search import Searcher
 from index.versions.promotion import rollback
 from jobs.embedding.report import Report

@@ -16,16 +16,11 @@ from index.collection import Collection
 from index.collection.catalog.catalog import Catalog, RunRows
 from index.collection.layout import ANN
 from index.collection.live_rows import LiveRows
-from index.collection.records import (
-    FLAT,
-    IndexSettings,
-    ModelRecord,
-    Record,
-    RowFile,
-    RunManifest,
-    RunStart,
-    VersionManifest,
-)
+from index.collection.records.index_settings import IndexSettings
+from index.collection.records.model_record import ModelRecord
+from index.collection.records.record import Record
+from index.collection.records.run_manifest import RowFile, RunManifest, RunStart
+from index.collection.records.version_manifest import FLAT, VersionManifest
 from index.search import Searcher
 from index.segments.segment import Segment
 from jobs.embedding.model_source import model_record

@@ -3,7 +3,7 @@
 import pyarrow as pa
 
 from index.collection import Collection
-from index.collection.records import ModelRecord
+from index.collection.records.model_record import ModelRecord
 from jobs.planning.changes import compare
 from jobs.planning.decide import PlannedJob
 from jobs.planning.plan import Plan
@@ -21,7 +21,7 @@ def run_plan_of(listing: pa.Table, collection: Collection, source: str, model: M
 def ids_to_delete(plan: Plan) -> list[str]:
     """The ids that the run will record as deleted."""
     gone = plan.deletes
-    return [str(row["image_id"]) for row in gone.catalog.rows(f"FROM {gone.sql} ORDER BY seq")] if gone else []
+    return [str(row["image_id"]) for row in gone.workspace.rows(f"FROM {gone.sql} ORDER BY seq")] if gone else []
 
 
 def images_to_do(todo: Todo) -> pa.Table:

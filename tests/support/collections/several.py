@@ -9,7 +9,7 @@ import pyarrow as pa
 from embedder.errors import ModelNotFoundError
 from embedder.protocol import Embedder
 from index.collection import Collection
-from index.collection.records import ModelRecord
+from index.collection.records.model_record import ModelRecord
 from tests.support.collections.small_collection import add_rows, embedded_row, png
 from tests.support.fake_embedder import FakeEmbedder
 

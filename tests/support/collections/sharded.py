@@ -7,7 +7,7 @@ from typing import Any
 
 from index.builder.build_index import build_index
 from index.collection import Collection
-from index.collection.records import IndexSettings
+from index.collection.records.index_settings import IndexSettings
 from index.search import VersionSearcher
 from index.search.shard import Shard, split_into_shards, version_schema
 from index.search.sharded_index import Call, ShardedIndex

@@ -18,7 +18,7 @@ from embedder.images.decode import decode_image
 from embedder.images.decoder_pool import DecodePool
 from embedder.protocol import Embedder
 from index.collection import Collection
-from index.collection.records import IndexSettings
+from index.collection.records.index_settings import IndexSettings
 from index.collection.rows import row_schema
 from index.search import Searcher, VersionSearcher
 from jobs.embedding.model_source import model_record

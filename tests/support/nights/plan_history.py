@@ -12,7 +12,8 @@ import pyarrow.parquet as pq
 
 from index.collection import Collection
 from index.collection.catalog.catalog import split_seq
-from index.collection.records import ModelRecord, RunSettings
+from index.collection.records.model_record import ModelRecord
+from index.collection.records.run_manifest import RunSettings
 from index.collection.rows import FILTERED, row_schema
 from jobs.embedding.commit import WrittenRun
 from jobs.planning.image_filter import EVERY_IMAGE, EXIF_TYPES, ImageFilter

@@ -7,7 +7,7 @@ from typing import Any
 
 from api.search.engine import LoadModel
 from embedder.errors import ModelError
-from index.collection.records import ModelRecord
+from index.collection.records.model_record import ModelRecord
 from tests.support.fake_embedder import FakeEmbedder
 
 

@@ -19,7 +19,7 @@ from embedder.errors import UnsupportedInputError
 from embedder.models.clip import ClipEmbedder
 from embedder.protocol import Embedder
 from index.collection import Collection
-from index.collection.records import IndexSettings
+from index.collection.records.index_settings import IndexSettings
 from index.search import Searcher
 from jobs.demo.gallery import Exhibit, Gallery, make_gallery
 from jobs.values import DEMO_MODEL

@@ -10,7 +10,7 @@ import pytest
 
 from index.collection.cache import checked
 from index.collection.cache.file_cache import first_damage
-from index.collection.records import FileRecord
+from index.collection.records.record import FileRecord
 from index.storage import Storage
 from index.versions.files import file_record, store_file
 

@@ -18,7 +18,7 @@ import pytest
 from index.builder.build_index import build_index
 from index.collection import Collection
 from index.collection.cache.file_cache import FileCache
-from index.collection.records import FileRecord
+from index.collection.records.record import FileRecord
 from index.errors import CollectionError, DamagedVersionError
 from index.search import Searcher
 from index.storage import Storage

@@ -18,10 +18,9 @@ import pytest
 from index.collection import Collection, writing
 from index.collection.annotations import annotation_log, drop_annotation, list_annotations
 from index.collection.catalog.catalog import Catalog, RunRows
-from index.collection.merged import merge
 from index.collection.merged.merge import merge_runs
 from index.collection.merged.sets import MergedRun, read_manifest
-from index.collection.records import RunManifest
+from index.collection.records.run_manifest import RunManifest
 from index.collection.rows import JSON
 from index.errors import DamagedRunError, LeaseLostError
 from index.versions.prune import ABANDONED_AFTER, prune
@@ -135,7 +134,7 @@ def test_a_merge_that_is_killed_changes_nothing_or_is_complete(collection: Colle
     add_runs(collection, 3, seed=2)
     expected = content(collection)
     kills = 0
-    with patch.object(merge, "KEPT_FOR", timedelta(0)):
+    with patch("index.collection.merged.sets.KEPT_FOR", timedelta(0)):
         for number in range(1, 100):
             try:
                 with at(is_number(number), after=True, action=kill):
@@ -195,7 +194,7 @@ def test_prune_removes_what_is_of_no_use_after_a_day(collection: Collection) -> 
         os.utime(path, (then, then))
     assert prune(collection).remains == ["merged/00000002"]  # what was replaced just now stays
     assert content(collection) == expected
-    with patch("index.versions.prune.ABANDONED_AFTER", timedelta(0)):
+    with patch("index.collection.merged.sets.KEPT_FOR", timedelta(0)):
         assert prune(collection).remains == ["merged/00000001"]
     assert content(collection) == expected
     assert sets(collection) == 1

@@ -1,5 +1,6 @@
-"""Turns errors into RFC 9457 problem documents, and describes these in the OpenAPI document. Problems are declared in
-`api/errors.py`.
+"""Answers errors with RFC 9457 problem documents, and describes these answers in the OpenAPI document.
+
+The problems themselves are declared in `api/problems.py`.
 """
 
 import logging
@@ -16,10 +17,10 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.routing import Match
 
-from api import errors
+from api import problems
 from api.documents import Failed, ProblemOut
-from api.errors import PROBLEMS, Problem, abbreviate, invalid_fields
 from api.observe.log import current_record
+from api.problems import PROBLEMS, Problem, abbreviate, invalid_fields
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +53,7 @@ def problem_response(problem: Problem, headers: Mapping[str, str] | None = None)
     """The response for `problem`, with its status and headers."""
     current_record().problems.append(problem.slug)
     headers = dict(headers or {})
-    if isinstance(problem, errors.Unauthorized):
+    if isinstance(problem, problems.Unauthorized):
         headers["WWW-Authenticate"] = 'Bearer realm="likeness"'
     if "retry_after_s" in problem.extensions:
         headers["Retry-After"] = str(math.ceil(problem.extensions["retry_after_s"]))
@@ -106,7 +107,7 @@ async def _on_disconnect(request: Request, _: ClientDisconnect) -> None:
 
 
 def _internal() -> Problem:
-    return errors.Internal("the server failed to answer; its log says why")
+    return problems.Internal("the server failed to answer; its log says why")
 
 
 async def _on_http_exception(request: Request, error: HTTPException) -> Response:
@@ -116,12 +117,12 @@ async def _on_http_exception(request: Request, error: HTTPException) -> Response
     match error.status_code:
         case 404:
             page = abbreviate(request.scope["path"])
-            problem = errors.NotFound(f"no page {page}; /docs lists the API")
+            problem = problems.NotFound(f"no page {page}; /docs lists the API")
         case 405:
             headers["Allow"] = _methods_of(request)
-            problem = errors.MethodNotAllowed(f"expected {headers['Allow']}, got {request.method}")
+            problem = problems.MethodNotAllowed(f"expected {headers['Allow']}, got {request.method}")
         case _:
-            problem = errors.MalformedBody(str(error.detail))
+            problem = problems.MalformedBody(str(error.detail))
     return problem_response(problem, headers)
 
 
