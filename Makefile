@@ -36,12 +36,13 @@ unexport PYTHONDONTWRITEBYTECODE
 # would wait for ever for the rest of its file.
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder --max-worker-restart 0
 
-# Three processes on two cores: tests wait a fifth of their time for other processes, servers and the disk.
+# Three processes on two cores: tests wait a fifth of their time for other processes, servers and the disk, slow ones
+# longer.
 test: $(READY)  ## Run the tests, except the slow ones (5 minutes on 2 cores)
 	$(PYTEST) -n 3 -m "not slow and not ray and not browser and not long"
 
 test-slow: $(READY)  ## Run the slow tests: on Ray, of faults and crashes, and in a browser
-	$(PYTEST) -m "(slow or ray or browser) and not long"
+	$(PYTEST) -n 3 -m "(slow or ray or browser) and not long"
 
 test-long: $(READY)  ## Run soaks, losses of nodes, and tests at length (two hours on 2 cores)
 	$(PYTEST) -m "long or hypothesis" --hypothesis-profile long

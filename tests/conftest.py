@@ -25,9 +25,14 @@ settings.register_profile("quick", max_examples=25, deadline=None, suppress_heal
 settings.register_profile("long", settings.get_profile("quick"), max_examples=300)
 settings.load_profile("quick")
 gc.disable()  # until `faster`: hardly anything becomes garbage while tests are collected
-sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]  # Ray's jsonschema compiles its grammars for 2 seconds
+# Every process that imports Ray imports jsonschema, and that a package of Jupyter's which compiles its grammars for 2
+# seconds. The folder has one of that name which cannot be imported; Ray's processes get the variable from this one.
+_QUICK_IMPORTS = str(Path(__file__).parent / "support" / "quick_imports")
+sys.path.insert(0, _QUICK_IMPORTS)
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), _QUICK_IMPORTS)))
 os.environ.setdefault("RAY_AUTH_MODE", "disabled")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+os.environ.setdefault("RAY_num_workers_soft_limit", "16")  # not 4 idle ones: the next test uses those of the last
 os.environ.setdefault("RAY_worker_niceness", "0")  # not 15, at which Ray's workers would be slow next to other tests
 if "PYTEST_XDIST_WORKER" in os.environ:
     # Several processes share the cores: no busy waiting, and no threads that mostly wait for each other.
@@ -37,17 +42,25 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """With several processes, the tests of a file run in the same one, and so do all that share a Ray or start a
-    browser. Those come first, because they are slow.
-    """
+    """With several processes, the tests of a group run in the same one. The longest groups come first."""
     for item in items:
-        group = "cluster" if _uses_ray(item) else "browser" if item.get_closest_marker("browser") else item.path.stem
         if "PYTEST_XDIST_WORKER" in os.environ:
             # pytest-xdist does this for the marker `xdist_group`, without effect on pytest 9.2 (its issue 1386).
-            item._id = NodeId.parse(f"{item.nodeid}@{group}")
-            assert item.nodeid.endswith(f"@{group}"), "tests are not grouped: see pytest-xdist's issue 1386"
-    shared = ("ray", "browser")
-    items.sort(key=lambda item: (not _uses_ray(item), *(item.get_closest_marker(name) is None for name in shared)))
+            item._id = NodeId.parse(f"{item.nodeid}@{_group(item)}")
+            assert item.nodeid.endswith(f"@{_group(item)}"), "tests are not grouped: see pytest-xdist's issue 1386"
+    items.sort(key=lambda item: (*(_group(item) != name for name in _LONGEST), item.get_closest_marker("ray") is None))
+
+
+_LONGEST = ("ray-jobs", "ray-serve", "browser")
+
+
+def _group(item: pytest.Item) -> str:
+    """Those that share a Ray for jobs, or one with Serve, which would slow jobs down; those that start a browser; and
+    each file of others.
+    """
+    if _uses_ray(item):
+        return "ray-serve" if item.path.relative_to(Path(__file__).parent).parts[0] in ("api", "deploy") else "ray-jobs"
+    return "browser" if item.get_closest_marker("browser") else item.path.stem
 
 
 @pytest.hookimpl(trylast=True)

@@ -11,5 +11,6 @@ from tests.support.paths import ROOT
 def python(*arguments: object, folder: Path = ROOT, **environment: str) -> "subprocess.CompletedProcess[str]":
     """Run this interpreter in a folder, with the project importable; returns output and exit code."""
     command = [sys.executable, *map(str, arguments)]
-    variables = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    variables = {**os.environ, "PYTHONPATH": path, **environment}
     return subprocess.run(command, capture_output=True, text=True, cwd=folder, env=variables, check=False)

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -118,15 +119,15 @@ def test_exploring_neighbours(executed: Executed) -> None:
 
 
 @pytest.fixture(scope="module")
-def pictures_only(tmp_path_factory: pytest.TempPathFactory) -> str:
+def pictures_only(demo: str, tmp_path_factory: pytest.TempPathFactory) -> str:
     """A collection of a class without `embed_texts`, of pictures in one folder, so without labels."""
     folder = tmp_path_factory.mktemp("palette")
-    make_demo_collection(folder / "demo")
-    for path in [*(folder / "demo/pictures").glob("*/*")]:
-        path.rename(folder / "demo/pictures" / path.name)
+    (folder / "pictures").mkdir()
+    for path in Path(demo).with_name("pictures").glob("*/*"):
+        shutil.copy(path, folder / "pictures")
     (source,) = re.findall(r"(?s)```python\n(.*?)```", (ROOT / "docs/embedders.md").read_text())
     (folder / "palette.py").write_text(source)
-    arguments = ("-m", "likeness", "embed", "demo/pictures", "c", "--embedder", "palette:Histogram", "--on", "local")
+    arguments = ("-m", "likeness", "embed", "pictures", "c", "--embedder", "palette:Histogram", "--on", "local")
     done = python(*arguments, folder=folder)
     assert done.returncode == 0, done.stderr
     return str(folder / "c")

@@ -1,6 +1,7 @@
 """Jobs on Ray's multi-node test cluster: same rows as on one machine, on the requested nodes, whatever node is lost."""
 
 import fcntl
+import os
 import sys
 import time
 from collections import Counter
@@ -59,7 +60,7 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
     stale = tmp_path_factory.mktemp("image")
     put_stale_packages(stale)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(stale))
+        patch.setenv("PYTHONPATH", str(stale), prepend=os.pathsep)
         nodes = Nodes(2)
     yield nodes
     nodes.shutdown()

@@ -15,7 +15,7 @@ import pytest
 
 from benchmarks.common.waiting import eventually
 from index.collection import Collection
-from jobs.demo.gallery import make_gallery
+from jobs.demo.gallery import Gallery, make_gallery
 from tests.support.nights.fake_job import assert_gallery_is_embedded, crops_of
 from tests.support.nights.fault_driver import BLOCK
 from tests.support.nights.progress import await_random_moment, pictures_so_far
@@ -53,20 +53,26 @@ class Job:
         return False
 
 
+@pytest.fixture(scope="module")
+def gallery(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Gallery:
+    """As many pictures as its parameter says."""
+    return make_gallery(tmp_path_factory.mktemp("pictures"), count=request.param)
+
+
 @pytest.mark.parametrize(
-    ("victims", "count"),
+    ("victims", "gallery"),
     [
         (ON_RAY, 300),
         (HERE, 300),
         pytest.param(ON_RAY * 3, 900, marks=pytest.mark.long),
         pytest.param(CROSSWISE * 5, 900, marks=pytest.mark.long),
     ],
+    indirect=["gallery"],
 )
 def test_however_often_a_job_is_killed_every_good_image_is_embedded_once(
-    tmp_path: Path, victims: tuple[tuple[str, str], ...], count: int
+    tmp_path: Path, victims: tuple[tuple[str, str], ...], gallery: Gallery
 ) -> None:
     rng = random.Random(20261121)
-    gallery = make_gallery(tmp_path / "pictures", count=count)
     log = tmp_path / "log"
     collection_folder = tmp_path / "collection"
     job: Job | None = None

@@ -7,6 +7,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -26,7 +27,6 @@ from tests.support.collections.rejects_and_checks import read_checks
 from tests.support.collections.storage_steps import KilledError, at, expire, kill
 from tests.support.command_line import Run
 from tests.support.nights.reembed_nights import DEMO, Nights, bmp
-from tests.support.processes import python
 from tests.support.scripted_server import Player, Reply, Route, ScriptedServer, scripted
 
 _TYPE = {"Content-Type": "image/bmp"}
@@ -295,19 +295,21 @@ def test_the_commands_show_what_was_found(web: WebList, run: Run, tmp_path: Path
 
 
 @pytest.mark.ray
-@pytest.mark.timeout(900)
-def test_the_same_rows_and_checks_on_ray(web: WebList, tmp_path: Path, cluster: int) -> None:
-    import ray
-
+@pytest.mark.usefixtures("cluster")
+def test_the_same_rows_and_checks_on_ray(
+    web: WebList, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jobs.cluster.session.ray_cluster", lambda *_, **__: nullcontext())  # the shared one
     web.write(*map(str, range(40)))
-    found, where = [], {"local": ("--on", "local"), "ray": ("--address", ray.get_runtime_context().gcs_address)}
+    found, places = [], ("local", "ray")
     for first in (0, 20):  # changes half of them
         web.server.routes |= {f"/{seed}": honest(seed + first, f'"{seed + first}"', _DATE) for seed in range(first, 40)}
-        for on, place in where.items():
-            options = ("--model", "demo", "--device", "cpu", *place, "--refresh", "1s", "--per-host", "2")
-            job = python("-m", "likeness", "reembed", str(web.nights.pictures), str(tmp_path / on), *options)
-            assert job.returncode == 0, job.stdout + job.stderr
-    for on in where:
+        for on in places:
+            options = ("--model", "demo", "--device", "cpu", "--on", on, "--refresh", "1s", "--per-host", "2")
+            job = run("reembed", web.nights.pictures, tmp_path / on, *options)
+            assert job.code == 0, job.err
+        time.sleep(1.1)
+    for on in places:
         collection = Collection.open(str(tmp_path / on))
         rows = collection.live_rows(["image_id", "content_hash", "etag", "modified", "embedding"])
         checks = read_checks(collection).drop_columns(["checked"]).sort_by("uri")
