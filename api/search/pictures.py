@@ -117,7 +117,7 @@ def problem_of_query(rejected: Rejected, field: str) -> Problem:
     if rejected.stage == "embed":  # raised by the operator's own class: the details are for the log
         logger.warning("a query's picture has no vector: %s", rejected)
         detail = "the model has no vector for this picture: try another one"
-    if kind is errors.ForbiddenAddress:
+    if kind is problems.ForbiddenAddress:
         detail += "; the server allows one that --allow-host names"
     return _problem_of(rejected, kind, detail, field=field)
 
