@@ -29,7 +29,7 @@ notebook: $(READY)  ## Open the notebooks in JupyterLab, with a small demo colle
 	$(BIN)/python -m jobs.demo.collection demo-data
 	$(BIN)/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) notebooks/01_explore_neighbours.ipynb
 
-# Where that is set, each of some hundred processes compiles Likeness and its tests again.
+# Where it is set, each of some hundred processes compiles Likeness and its tests again.
 unexport PYTHONDONTWRITEBYTECODE
 
 # A file's tests stay in one process, see tests/conftest.py. Another in place of one that ended, as by a test's time,

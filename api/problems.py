@@ -64,7 +64,8 @@ class ForbiddenAddress(Problem, slug="forbidden-address", status=400, title="Thi
     """`url` or a redirect leads to a private host or port"""
 
     example: ClassVar[Mapping[str, Any]] = {
-        "detail": "http://intranet/cat.jpg: the host is neither on the public internet nor an allowed host",
+        "detail": "http://intranet/cat.jpg: the host is neither on the public internet nor an allowed host; the server "
+        "allows one that --allow-host names",
         "field": "url",
         "reason": "forbidden_address",
         "stage": "fetch",

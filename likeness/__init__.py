@@ -57,7 +57,7 @@ def naming_hidden_package() -> Iterator[None]:
     """An ImportError names the user's own module or package that Python finds in place of one of Likeness."""
     try:
         yield
-    except ImportError as error:
+    except (ImportError, AttributeError) as error:
         for package in ("api", "embedder", "index", "jobs"):
             found = (spec := find_spec(package)) and spec.origin
             if found and Path(found).parent != Path(__file__).parents[1] / package:

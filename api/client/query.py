@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, cast
+from typing import IO, TYPE_CHECKING, Any, Final, Self, TypeAlias, TypeGuard, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +24,7 @@ from index.filters.plain import json_value
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-ImageLike: TypeAlias = "str | os.PathLike[str] | bytes | io.BufferedIOBase | Image"
+ImageLike: TypeAlias = "str | os.PathLike[str] | bytes | IO[bytes] | Image"
 """A path, a `data:` URL in base64, a file's bytes, a file opened in binary mode, or a PIL image, which is sent upright
 as PNG.
 """
@@ -90,8 +90,8 @@ def items_of(given: Any, one: str, expected: str) -> Iterable[Any]:
     """
     if hasattr(given, "columns"):
         raise TypeError(f"got a table, a {type(given).__name__}, not one of its columns: expected {expected}")
-    one_thing = isinstance(given, str | bytes | bytearray | memoryview | os.PathLike | Mapping | io.IOBase)
-    if one_thing or _is_pil_image(given) or not isinstance(given, Iterable):
+    one_thing = isinstance(given, str | bytes | bytearray | memoryview | os.PathLike | Mapping)
+    if one_thing or is_binary_file(given) or _is_pil_image(given) or not isinstance(given, Iterable):
         raise TypeError(f"got one {one}, {given!r:.60}: expected {expected}")
     return given.to_pylist() if hasattr(given, "to_pylist") else given  # Arrow's items are not Python's
 
@@ -158,7 +158,7 @@ def image_bytes(image: ImageLike) -> bytes:
     """
     if isinstance(image, bytes | bytearray | memoryview):
         return bytes(image)
-    if isinstance(image, io.BufferedIOBase):
+    if is_binary_file(image):
         return image.read()
     if isinstance(image, str) and image[:5].lower() == "data:":
         return decode_base64(image)
@@ -167,6 +167,11 @@ def image_bytes(image: ImageLike) -> bytes:
     if isinstance(image, str | os.PathLike):
         return Path(image).read_bytes()
     return _png(image)
+
+
+def is_binary_file(value: object) -> TypeGuard[IO[bytes]]:
+    """Whether a value is an open file of bytes: of `open`, `tempfile`, an upload or a file system in the cloud."""
+    return hasattr(value, "read") and not isinstance(value, io.TextIOBase)
 
 
 def _png(image: Image) -> bytes:
@@ -202,5 +207,6 @@ def vector_of(embedding: object) -> npt.NDArray[np.float64]:
     if vector.dtype.kind not in "iuf":
         raise TypeError(f"expected a vector, a list of numbers, got {embedding!r:.80}")
     if vector.ndim != 1:
-        raise TypeError(f"expected a vector, (dim,), got {vector.shape}: give one row of it")
+        advice = ": give one row of it" if vector.ndim > 1 else ""
+        raise TypeError(f"expected a vector, (dim,), got {vector.shape}{advice}")
     return vector.astype(np.float64)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import io
 import re
 from collections.abc import Callable, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias, cast
+from typing import IO, TYPE_CHECKING, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from api.client.query import Example, ImageLike, vector_of
+from api.client.query import Example, ImageLike, is_binary_file, vector_of
 from embedder.fetch.uris import scheme_of
 from embedder.images.formats import IMAGE_EXTENSIONS
 from index.matches import Match
@@ -25,7 +24,7 @@ _SEPARATOR = re.compile(r"[/\\]")
 _PATH = re.compile(r"(~|\.{0,2})[/\\]|[A-Za-z]:[/\\]|.*[/\\]$")
 
 BareQuery: TypeAlias = (
-    "str | PathLike[str] | bytes | io.BufferedIOBase | Image | npt.NDArray[np.generic] | Sequence[float] | Match"
+    "str | PathLike[str] | bytes | IO[bytes] | Image | npt.NDArray[np.generic] | Sequence[float] | Match"
 )
 """A URL, id, path or words; a picture's file, as its bytes or opened in binary mode; a PIL image; pixels; a vector; a
 match.
@@ -56,13 +55,14 @@ def example_of(query: BareQuery, searcher: Searcher) -> Example:
             return {"embedding": vector_of(query)}
         case bytes() | PathLike():
             return {"image": query}
-        case io.BufferedIOBase():
+        case _ if is_binary_file(query):
             return {"image": query.read()}  # now, because it may be searched for again
         case _ if hasattr(query, "getexif"):
             return {"image": cast(ImageLike, query)}
     raise TypeError(
         f"got a query of type {type(query).__name__}: expected a string (URL, id, path or words), a path, a picture "
-        "(the bytes of its file, a PIL image, or pixels of shape (height, width, 3)), a vector or a match"
+        "(its file, as bytes or opened in binary mode, a PIL image, or pixels of shape (height, width, 3)), a vector "
+        "or a match"
     )
 
 

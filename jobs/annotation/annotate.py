@@ -24,6 +24,7 @@ from index.collection.catalog.catalog import Catalog, RunRows
 from index.collection.collection import Snapshot
 from index.collection.layout import learned_path
 from index.collection.live_rows import LiveRows
+from index.collection.records.bounds import MAX_RECORD
 from index.collection.records.learned import Learned
 from index.collection.records.model_record import ModelRecord
 from index.collection.records.run_manifest import RunStart
@@ -146,8 +147,13 @@ class Annotate:
                 raise lost(log, recipe.record)
             others = [each for each in list_annotations(self.collection) if each.name != name]
             learned = recipe.learn(live, rows_with_values(others))
+            if len(data := learned.to_bytes()) > MAX_RECORD:
+                raise UsageError(
+                    f"what {name} has learned has {len(data):,} bytes, more than the {MAX_RECORD:,} that can be read "
+                    "again: give it fewer labels"
+                )
             log.check_lease()
-            log.storage.write_atomic(learned_path(recipe.fingerprint), learned.to_bytes())
+            log.storage.write_atomic(learned_path(recipe.fingerprint), data)
         return learned
 
     def _write_from_pictures(

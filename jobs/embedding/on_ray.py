@@ -28,7 +28,7 @@ from ray.util.metrics import Counter, Gauge
 from embedder.errors import reason_label
 from index.collection.layout import TODO, run_path
 from index.collection.row_files import parquet_of
-from index.collection.rows import FILTERED
+from index.collection.rows import FILTERED, in_parts
 from index.collection.stored_rows import StoredRows
 from index.storage import Storage
 from jobs.cluster.pool import DECODE_MEMORY, Pool
@@ -158,8 +158,8 @@ def _stored(embed: EmbedSettings) -> Iterator[str]:
 def store_groups(todo: Listing, rows: int, storage: Storage, folder: str) -> tuple[list[RowGroup], int]:
     """Write the images to files of a folder, in row groups of `rows`; returns these, and the bytes of all in memory."""
     groups, size = list[RowGroup](), 0
-    for number, images in enumerate(todo.tables(rows * max(1, _FILE_ROWS // rows))):
-        path, listed = f"{number:06}.parquet", images.select(todo.schema.names)
+    for number, part in enumerate(in_parts(todo.tables(rows), _FILE_ROWS)):
+        path, listed = f"{number:06}.parquet", pa.concat_tables(part).select(todo.schema.names)
         storage.write_atomic(f"{folder}/{path}", parquet_of(listed, rows))
         groups += [RowGroup(path=path, number=group) for group in range(-(-listed.num_rows // rows))]
         size += listed.nbytes

@@ -120,7 +120,7 @@ def _relisted(rows: Catalog, source: str, listing: Listing) -> Iterator[pa.Table
     names = [*LISTING.names, *REFUSAL.names, *FILE_FACTS.names, *metadata]
     found = f"""(FROM live_rows WHERE run IN ({sql.numbers(runs)}))
     ANTI JOIN {listing.view} USING (image_id) ANTI JOIN (FROM missing WHERE gone) AS gone USING (seq) ORDER BY seq"""
-    for images in rows.read(pa.schema([schema.field(name) for name in names]), found, ROWS):
+    for images in rows.read(pa.schema([schema.field(name) for name in names]), found, ROWS // 2):
         refused = pc.or_(pc.equal(images["error_stage"], pa.scalar(REFUSED_STAGE)), is_filtered(images))
         yield with_columns(images, {name: where(refused, images[name]) for name in REFUSAL.names})
 

@@ -48,7 +48,7 @@ WEB = "(?i)^https?://"
 UNREADABLE = "unreadable"
 """The reason for a tar, list or folder that cannot be read, so the images in it are unknown."""
 COPIED = "copied_row"
-"""Additional column of the images that a run has to write: where the row is whose outcome each of them takes."""
+"""Additional column of the images that a plan copies: where the row is whose outcome each of them takes."""
 # The columns of rows, those that the pipeline passes from stage to stage, and what matches can be sorted by besides.
 RESERVED_NAMES = frozenset(
     {*FIXED_COLUMNS, *LOCATION_COLUMNS, TILES, *EXIF_COLUMNS}

@@ -71,10 +71,16 @@ class Listing:
         found = self.catalog.read(schema, f"{self.view} WHERE {where} ORDER BY seq", ROWS, **tables)
         return pa.concat_tables([schema.empty_table(), *found])
 
-    def tables(self, rows: int = ROWS) -> Iterator[pa.Table]:
-        """The images, with the columns of `whole_schema`, in tables of `rows` rows each, but for the last."""
+    def tables(self, rows: int | None = None) -> Iterator[pa.Table]:
+        """The images, with the columns of `whole_schema`, in tables of `rows` rows each, but for the last; by default
+        as they are read, a row group at a time.
+        """
+        read = self._stored_tables() if self._is_stored else self._changed_tables()
+        if rows is None:
+            yield from read
+            return
         rest = self.whole_schema.empty_table()
-        for images in self._stored_tables() if self._is_stored else self._changed_tables():
+        for images in read:
             rest = pa.concat_tables([rest, images])
             while rest.num_rows >= rows:
                 yield rest.slice(0, rows)

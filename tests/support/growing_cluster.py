@@ -23,7 +23,7 @@ from ray.autoscaler._private.fake_multi_node.node_provider import (
 )
 
 from benchmarks.common.servers import free_port
-from tests.support.paths import ROOT
+from tests.support.processes import python_path
 
 STORE = 100 * 2**20
 
@@ -51,7 +51,7 @@ def growing_cluster(folder: Path, nodes: dict[str, dict[str, float]], *, max_nod
     port = address.rpartition(":")[2]
     options = [f"--port={port}", "--num-cpus=0", f"--object-store-memory={STORE}", f"--autoscaling-config={config}"]
     variables = {"AUTOSCALER_UPDATE_INTERVAL_S": "1", "RAY_FAKE_CLUSTER": "1", "PYTHONUNBUFFERED": "1"}
-    variables |= {"PYTHONPATH": str(ROOT), "RAY_agent_register_timeout_ms": "120000"}
+    variables |= {"PYTHONPATH": python_path(), "RAY_agent_register_timeout_ms": "120000"}
     if version == 2:
         variables |= {"RAY_enable_autoscaler_v2": "1"}
         variables |= dict.fromkeys(("RAY_CLOUD_INSTANCE_ID", "RAY_OVERRIDE_NODE_ID_FOR_TESTING"), FAKE_HEAD_NODE_ID)

@@ -11,6 +11,10 @@ from tests.support.paths import ROOT
 def python(*arguments: object, folder: Path = ROOT, **environment: str) -> "subprocess.CompletedProcess[str]":
     """Run this interpreter in a folder, with the project importable; returns output and exit code."""
     command = [sys.executable, *map(str, arguments)]
-    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-    variables = {**os.environ, "PYTHONPATH": path, **environment}
+    variables = {**os.environ, "PYTHONPATH": python_path(), **environment}
     return subprocess.run(command, capture_output=True, text=True, cwd=folder, env=variables, check=False)
+
+
+def python_path() -> str:
+    """The variable PYTHONPATH with which a process finds the project, and what `conftest.py` put on it."""
+    return os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))

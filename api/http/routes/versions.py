@@ -73,7 +73,7 @@ def index_routes(runner: QueryRunner) -> APIRouter:
         openapi_extra={"requestBody": PROMOTE_BODY},
     )
     async def promote_version(request: Request) -> SwitchedOut:
-        promotion = await bodies.json(request, PROMOTE.read)
+        promotion = await bodies.json(request, PROMOTE.read, "application/json")
         live, collection, redacted = await resolve(request)
         return await to_thread.run_sync(_promote, live, collection, promotion["version"], redacted)
 

@@ -6,7 +6,7 @@ from typing import Literal, Self
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import Base64Bytes, model_validator
+from pydantic import Base64Bytes, Field, model_validator
 
 from index.collection.records.bounds import Name
 from index.collection.records.record import Record
@@ -17,7 +17,7 @@ class Learned(Record):
 
     format: Literal[1] = 1
     names: tuple[Name, ...]
-    vectors: Base64Bytes
+    vectors: Base64Bytes = Field(repr=False)  # Ray logs the arguments of its operators
 
     @model_validator(mode="after")
     def _has_a_vector_for_each_name(self) -> Self:

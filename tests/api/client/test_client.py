@@ -612,6 +612,7 @@ def test_matches_are_those_of_the_library(served: LikenessClient, service: Searc
     expected = service.search(Query(parts=(Part(data=PLAIN["red.png"]),), options={"k": 3}))
     searches: list[dict[str, Any]] = [{"image": tmp_path / "red.png"}, {"image": PLAIN["red.png"]}]
     searches += [{"image": Image.open(io.BytesIO(PLAIN["red.png"]))}, {"image": io.BytesIO(PLAIN["red.png"])}]
+    searches += [{"image": SimpleNamespace(read=lambda: PLAIN["red.png"])}]  # as uploads are, which are no io.IOBase
     searches += [{"url": "http://pictures.example/red.png"}]
     for each in searches:
         found = served.search(**each, k=3)

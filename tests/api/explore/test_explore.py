@@ -119,7 +119,7 @@ def test_many_searches_at_once(likeness: Likeness) -> None:
     for one in (table, table.to_pandas()):
         with pytest.raises(TypeError, match=r"got a table, a .*, not one of its columns: expected a list of queries"):
             likeness.search_batch(one)
-    for column in (table["q"], table.to_pandas()["q"]):
+    for column in (table["q"], table.to_pandas()["q"], io.StringIO("a red star")):
         found = likeness.search_batch(column, k=2)
         assert [each.caption for each in found] == ["2 of 4 images like “a red star”"]
 

@@ -324,6 +324,8 @@ def test_an_image_and_an_embedding_are_one_each(likeness: Likeness, client: Like
             search(embedding=several)
         with pytest.raises(TypeError, match=r"expected a vector, \(dim,\), got \(1, 16\): give one row of it"):
             search(embedding=np.ones((1, 16)))
+        with pytest.raises(TypeError, match=r"expected a vector, \(dim,\), got \(\)$"):
+            search(embedding=0.5)
         with pytest.raises(TypeError, match=r"expected a picture as a path, .* or a PIL image, got list"):
             search(image=several)
         with pytest.raises(ValueError, match=r"expected a picture as .*b\.png': in a search use url="):

@@ -418,7 +418,7 @@ def test_labels_are_the_nearest_texts_unless_all_are_far_away() -> None:
     assert list(single["margin"]) == [0.7, 0.1, -0.1]
 
 
-def test_new_images_get_labels_without_the_model(collection: Collection) -> None:
+def test_new_images_get_labels_without_the_model(collection: Collection, monkeypatch: pytest.MonkeyPatch) -> None:
     spec, labels = AnnotationSpec(name="kind", labels=("a dog", "a cat"), none_below=0), unit_vectors(2, seed=7)
 
     def embed(given: Sequence[str]) -> Vectors:
@@ -437,6 +437,12 @@ def test_new_images_get_labels_without_the_model(collection: Collection) -> None
 
     with pytest.raises(ModelError, match="away"):
         annotate_by(away)
+    monkeypatch.setattr("jobs.annotation.annotate.MAX_RECORD", 100)
+    with pytest.raises(
+        UsageError, match=r"what kind has learned has \d+ bytes, more than the 100 .*: give it fewer labels"
+    ):
+        annotate_by(embed)
+    monkeypatch.undo()
     assert annotate_by(embed) == len(IDS)
     new = [f"new {number}" for number in range(10)]
     add_version(collection, table(new, seed=9))

@@ -173,7 +173,7 @@ def test_on_ray_a_late_picture_holds_up_only_its_own_batch(tmp_path: Path, monke
     uris = [f"http://{number}.example/a.png" for number in range(20)]
     answer_the_first_last(monkeypatch, uris, ahead=8)
     monkeypatch.setattr("jobs.embedding.on_ray.DECODE_BATCH", 2)
-    monkeypatch.setattr("jobs.embedding.on_ray._FILE_ROWS", 14)
+    monkeypatch.setattr("jobs.embedding.on_ray._FILE_ROWS", 12)
     todo, crop = Listing.of([listing_table({"image_id": uris, "uri": uris}, {})]), FakeEmbedder().crop
     collection = Collection.create_or_open(str(tmp_path / "c"))
     groups, _ = store_groups(todo, 6, collection.storage, "todo")

@@ -353,6 +353,8 @@ def test_vectors_of_a_class_are_imported(run: Run, embed: Callable[..., Result],
 @pytest.mark.ray
 def test_a_histogram_on_ray(folder: Path, cluster: int) -> None:
     """Actors and replicas find the class by its name."""
+    from ray import serve as ray_serve
+
     load = ModelSource(model=HISTOGRAM, found=find_model(HISTOGRAM, allowed=[HISTOGRAM]))
     embed_on_ray(folder / "pictures", folder / "c", load=load, like=load())
     build_index(Collection.open("c"))
@@ -362,3 +364,4 @@ def test_a_histogram_on_ray(folder: Path, cluster: int) -> None:
         assert (found["image_id"], found["score"]) == ("blue.png", pytest.approx(1))
         refused = client.post("/search", json={"text": "mauve"})
         assert (refused.status_code, NO_TEXTS in refused.json()["detail"]) == (422, True)
+    ray_serve.shutdown()  # type: ignore[no-untyped-call]  # the tests of jobs that come next need the CPUs

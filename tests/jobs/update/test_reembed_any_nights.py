@@ -146,6 +146,7 @@ class AnyNights(RuleBasedStateMachine):
         with (
             patch("index.versions.prune.GRACE", timedelta(0)),
             patch("index.versions.prune.ABANDONED_AFTER", timedelta(0)),
+            patch("index.collection.merged.sets.KEPT_FOR", timedelta(0)),
         ):
             prune(self.nights.collection, keep)
 

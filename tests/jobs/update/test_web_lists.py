@@ -299,16 +299,18 @@ def test_the_commands_show_what_was_found(web: WebList, run: Run, tmp_path: Path
 def test_the_same_rows_and_checks_on_ray(
     web: WebList, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("jobs.cluster.session.ray_cluster", lambda *_, **__: nullcontext())  # the shared one
+    joined = list[str]()  # but it is the shared one
+    monkeypatch.setattr("jobs.cluster.session.ray_cluster", lambda at, **_: nullcontext(joined.append(at)))
     web.write(*map(str, range(40)))
-    found, places = [], ("local", "ray")
+    found, places = [], {"local": ("--on", "local"), "ray": ("--address", "head:6379")}
     for first in (0, 20):  # changes half of them
+        time.sleep(1.1 if first else 0)  # until they are due again
         web.server.routes |= {f"/{seed}": honest(seed + first, f'"{seed + first}"', _DATE) for seed in range(first, 40)}
-        for on in places:
-            options = ("--model", "demo", "--device", "cpu", "--on", on, "--refresh", "1s", "--per-host", "2")
+        for on, place in places.items():
+            options = ("--model", "demo", "--device", "cpu", *place, "--refresh", "1s", "--per-host", "2")
             job = run("reembed", web.nights.pictures, tmp_path / on, *options)
             assert job.code == 0, job.err
-        time.sleep(1.1)
+    assert joined == ["head:6379"] * 2
     for on in places:
         collection = Collection.open(str(tmp_path / on))
         rows = collection.live_rows(["image_id", "content_hash", "etag", "modified", "embedding"])

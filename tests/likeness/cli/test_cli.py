@@ -241,6 +241,8 @@ def test_duplicates_are_moved_and_moved_back(run: Run, pictures: Path, tmp_path:
     shutil.copytree(pictures, tmp_path / "own")
     shutil.copy(tmp_path / "own" / "red.png", tmp_path / "own" / "red copy.png")
     assert run("embed", tmp_path / "own", "c", "--model", "demo", "--on", "local").code == 0
+    _, *rows = csv.reader(run("duplicates", "c", "--kinds", "identical_bytes", "--format", "csv").out.splitlines())
+    assert [row[1] for row in rows] == ["keep", "identical_bytes"]
     unnamed = run("duplicates", "c", "--move-to", "aside")
     assert (unnamed.code, f"images come from {tmp_path}/own" in unnamed.err.replace("\n", "")) == (2, True)
     move = ("duplicates", "c", "--kinds", "identical_bytes", "--move-from", "own", "--move-to", "aside")

@@ -16,7 +16,7 @@ from jobs.annotation.annotate import Annotate
 from jobs.annotation.predictor import Recipe
 from jobs.annotation_spec import AnnotationSpec
 from tests.support.collections.hand_made import add_version, rows
-from tests.support.paths import ROOT
+from tests.support.processes import python_path
 
 IN_A_FULL_FILE_SYSTEM = """
 mount -t tmpfs -o size=4m tmpfs disk || exit 99
@@ -64,7 +64,7 @@ def test_space_can_be_freed_on_a_full_disk(collection: Collection, tmp_path: Pat
         capture_output=True,
         text=True,
         cwd=tmp_path,
-        env={**os.environ, "PATH": path, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PATH": path, "PYTHONPATH": python_path()},
         check=False,
     )
     if done.returncode == 99 or "unshare" in done.stderr:
