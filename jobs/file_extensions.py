@@ -11,7 +11,7 @@ VIDEO_EXTENSIONS = ("mp4", "m4v", "mov", "mkv", "webm", "avi", "mpg", "mpeg", "3
 _GROUPS = {"images": IMAGE_EXTENSIONS, "videos": VIDEO_EXTENSIONS}
 
 TABLE_EXTENSIONS = ("parquet", "csv", "tsv", "jsonl", "ndjson")
-"""The kinds of lists, which `sources.tables.TableReader` reads."""
+"""The kinds of lists, which `sources.list_tables.TableReader` reads."""
 _PACKED = (".gz", ".bz2", ".xz", ".zst", ".lz4", ".zip")
 PACKED_TARS = frozenset({*(f".tar{packed}" for packed in _PACKED), ".tgz", ".tbz", ".tbz2", ".txz", ".tzst"})
 _PACKED_LISTS = frozenset(f".{kind}{packed}" for kind in TABLE_EXTENSIONS for packed in _PACKED)

@@ -9,8 +9,8 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.exceptions import ExceptionMiddleware
 
 from api.http.middleware.admission import ConcurrencyLimit, Slots
-from api.http.middleware.auth import AuthMiddleware
 from api.http.middleware.every_request import EveryRequestMiddleware
+from api.http.middleware.permissions import PermissionMiddleware
 from api.http.openapi import guarded_routes, install_openapi, open_routes
 from api.http.problem_responses import PROBLEM_HANDLERS, problem_table
 from api.http.query_runner import QueryRunner
@@ -102,7 +102,7 @@ def _install_access(app: FastAPI, access: Access, searching: Slots) -> None:
     app.add_middleware(
         ConcurrencyLimit, limit=access.max_ongoing_requests, timeout_s=access.request_timeout_s, searching=searching
     )
-    app.add_middleware(AuthMiddleware, access=access, pages=PAGES)
+    app.add_middleware(PermissionMiddleware, access=access, pages=PAGES)
     # Inside CORS, whose headers let other sites' pages read the problem.
     app.add_middleware(ExceptionMiddleware, handlers=PROBLEM_HANDLERS)
     if access.cors_origins:

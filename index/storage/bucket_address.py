@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Literal
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from index.errors import CollectionError
@@ -13,8 +13,8 @@ from index.errors import CollectionError
 
 @dataclass(frozen=True)
 class Scheme:
-    """A cloud: what its addresses say, and what it can do. `name` is its usual scheme, `credentials` the variables to
-    set instead of a key.
+    """A cloud: what its addresses say, and what it can do. `name` is its usual scheme, `client` which of obstore's it
+    has, `credentials` the variables to set instead of a key.
 
     `options` may follow the question mark. With `has_account`, an account precedes the @, instead of credentials.
     `any_key`: boto3 lists and removes the keys that obstore cannot name. `bulk_delete`: one request removes many
@@ -22,6 +22,7 @@ class Scheme:
     """
 
     name: str
+    client: Literal["S3", "Google", "Azure"]
     credentials: str
     options: tuple[str, ...] = ()
     has_account: bool = False
@@ -31,13 +32,14 @@ class Scheme:
 
 S3: Final = Scheme(
     "s3",
+    "S3",
     "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
     ("endpoint_override", "scheme", "region"),
     any_key=True,
     bulk_delete=True,
 )
-GS: Final = Scheme("gs", "GOOGLE_APPLICATION_CREDENTIALS", ("endpoint_override", "scheme"))
-AZ: Final = Scheme("az", "AZURE_STORAGE_KEY", has_account=True)
+GS: Final = Scheme("gs", "Google", "GOOGLE_APPLICATION_CREDENTIALS", ("endpoint_override", "scheme"))
+AZ: Final = Scheme("az", "Azure", "AZURE_STORAGE_KEY", has_account=True)
 SCHEMES: Final = {"s3": S3, "gs": GS, "gcs": GS, "az": AZ, "abfs": AZ, "abfss": AZ}
 """By what addresses begin with."""
 ANONYMOUS: Final = "anonymous"

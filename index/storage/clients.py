@@ -14,7 +14,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from index.errors import CollectionError, UnreachableError
-from index.storage.bucket_address import ANONYMOUS, ATTEMPTS, GS, S3, Bucket
+from index.storage.bucket_address import ANONYMOUS, ATTEMPTS, S3, Bucket
 
 if TYPE_CHECKING:
     from obstore.store import AzureStore, ClientConfig, GCSStore, RetryConfig, S3Store
@@ -33,19 +33,22 @@ def object_store(bucket: Bucket) -> Store:
     """obstore's client. CollectionError if there are no credentials."""
     from obstore.store import AzureStore, GCSStore  # slow to import, and folders do not need it
 
-    if bucket.scheme == S3:
-        return _s3_store(bucket)
-    if bucket.scheme == GS:
-        google: Any = {"skip_signature": True} if bucket.anonymous else {}
-        if bucket.endpoint:
-            # For an emulator: with only a base URL, obstore requests a token from the machine before it writes.
-            account = {"gcs_base_url": bucket.endpoint, "disable_oauth": True, "client_email": "", "private_key": ""}
-            google["service_account_key"] = json.dumps({**account, "private_key_id": ""})
-        return GCSStore(bucket.name, config=google, **_options(bucket))
-    key, signature = bucket.azure_secrets()
-    azure = {"account_name": bucket.user, "account_key": key, "sas_key": signature, "endpoint": bucket.endpoint}
-    config: Any = {name: value for name, value in azure.items() if value}
-    return AzureStore(bucket.name, config=config, **_options(bucket))
+    match bucket.scheme.client:
+        case "S3":
+            return _s3_store(bucket)
+        case "Google":
+            google: Any = {"skip_signature": True} if bucket.anonymous else {}
+            if bucket.endpoint:
+                # For an emulator: with only a base URL, obstore requests a token from the machine before it writes.
+                no_key = dict.fromkeys(("client_email", "private_key", "private_key_id"), "")
+                account = {"gcs_base_url": bucket.endpoint, "disable_oauth": True, **no_key}
+                google["service_account_key"] = json.dumps(account)
+            return GCSStore(bucket.name, config=google, **_options(bucket))
+        case "Azure":
+            key, signature = bucket.azure_secrets()
+            azure = {"account_name": bucket.user, "account_key": key, "sas_key": signature, "endpoint": bucket.endpoint}
+            config: Any = {name: value for name, value in azure.items() if value}
+            return AzureStore(bucket.name, config=config, **_options(bucket))
 
 
 def _s3_store(bucket: Bucket) -> S3Store:

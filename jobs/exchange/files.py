@@ -23,8 +23,8 @@ from jobs.errors import SourceError
 from jobs.exchange.check_vectors import Floats
 from jobs.exchange.export import MODEL_KEY
 from jobs.sources.files import SourceFile
+from jobs.sources.list_tables import check_names
 from jobs.sources.listing import Column
-from jobs.sources.tables import check_names
 
 _IDS = 1 << 16  # in memory at a time
 

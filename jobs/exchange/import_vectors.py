@@ -37,6 +37,7 @@ from jobs.limits import require_few_rejects
 from jobs.planning.plan import write_block
 from jobs.sources.files import require_source_exists, source_address
 from jobs.sources.list_columns import URI_COLUMNS
+from jobs.sources.list_tables import absolute_uris, require_texts
 from jobs.sources.listing import (
     FILE_FACTS,
     LISTING,
@@ -49,7 +50,6 @@ from jobs.sources.listing import (
     unnamed_index,
     with_columns,
 )
-from jobs.sources.tables import absolute_uris, require_texts
 from jobs.values import MAX_REJECT_RATE
 
 _STAGE = "import"

@@ -24,12 +24,12 @@ from jobs.sources.beside import Pictures, with_captions, without_id
 from jobs.sources.column_types import TypedLists
 from jobs.sources.files import SourceFile, open_source, source_files
 from jobs.sources.list_columns import ListColumns
+from jobs.sources.list_tables import ListReader
+from jobs.sources.list_tars import list_tar
 from jobs.sources.list_videos import ListedFrames, list_videos
 from jobs.sources.listing import LISTING, UNREADABLE, Column, Listed, Refused, refused_listing
 from jobs.sources.sorted_files import SortedFiles
 from jobs.sources.stored_listing import Listing, ListingWriter, StoredTables
-from jobs.sources.tables import ListReader
-from jobs.sources.tars import list_tar
 from jobs.values import ColumnType
 
 _DUPLICATE = "#duplicate="

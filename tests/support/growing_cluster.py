@@ -23,7 +23,7 @@ from ray.autoscaler._private.fake_multi_node.node_provider import (
 )
 
 from benchmarks.common.servers import free_port
-from tests.support.processes import python_path
+from tests.support.paths import python_path
 
 STORE = 100 * 2**20
 

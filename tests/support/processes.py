@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.support.paths import ROOT
+from tests.support.paths import ROOT, python_path
 
 
 def python(*arguments: object, folder: Path = ROOT, **environment: str) -> "subprocess.CompletedProcess[str]":
@@ -13,8 +13,3 @@ def python(*arguments: object, folder: Path = ROOT, **environment: str) -> "subp
     command = [sys.executable, *map(str, arguments)]
     variables = {**os.environ, "PYTHONPATH": python_path(), **environment}
     return subprocess.run(command, capture_output=True, text=True, cwd=folder, env=variables, check=False)
-
-
-def python_path() -> str:
-    """The variable PYTHONPATH with which a process finds the project, and what `conftest.py` put on it."""
-    return os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))

@@ -12,7 +12,7 @@ from starlette.datastructures import URL
 
 from api.documents import CollectionOut, CollectionsOut, CollectionsSearchResponse
 from api.http.merged_answers import document, have_one_model
-from api.http.middleware.auth import KEY, require_collection
+from api.http.middleware.permissions import KEY, require_collection
 from api.http.openapi import COLLECTIONS_BODY
 from api.http.problem_responses import problem_docs
 from api.http.query_runner import QueryRunner, all_of

@@ -312,7 +312,7 @@ def test_without_keys_each_address_has_its_own_rate(service: SearchService) -> N
 def test_a_batch_costs_as_much_as_its_items(
     service: SearchService, path: str, body: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("api.http.middleware.auth.RateLimit", partial(RateLimit, clock=lambda: 0.0))
+    monkeypatch.setattr("api.http.middleware.permissions.RateLimit", partial(RateLimit, clock=lambda: 0.0))
     client = on_this_machine(create_app(service, access=Access(rate_limit_per_minute=15)))
     assert client.post(path, json=body).status_code == 200
     assert [search_star(client).status_code for _ in range(6)] == [200] * 5 + [429]

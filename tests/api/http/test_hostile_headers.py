@@ -101,7 +101,7 @@ def test_any_headers_get_a_proper_answer(
     assert_answered(clients[which], request, headers)
 
 
-@pytest.mark.parametrize("broken", ["AuthMiddleware", "ConcurrencyLimit", "EveryRequestMiddleware"])
+@pytest.mark.parametrize("broken", ["PermissionMiddleware", "ConcurrencyLimit", "EveryRequestMiddleware"])
 def test_a_defect_in_any_middleware_is_a_problem_document(
     monkeypatch: pytest.MonkeyPatch, clients: list[TestClient], searcher: Searcher, broken: str
 ) -> None:

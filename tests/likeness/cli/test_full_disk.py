@@ -16,7 +16,7 @@ from jobs.annotation.annotate import Annotate
 from jobs.annotation.predictor import Recipe
 from jobs.annotation_spec import AnnotationSpec
 from tests.support.collections.hand_made import add_version, rows
-from tests.support.processes import python_path
+from tests.support.paths import python_path
 
 IN_A_FULL_FILE_SYSTEM = """
 mount -t tmpfs -o size=4m tmpfs disk || exit 99

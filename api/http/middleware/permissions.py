@@ -26,7 +26,7 @@ KEY: Final = "likeness.key"
 """In the scope: the StoredKey of the request, if the server requires keys."""
 
 
-class AuthMiddleware:
+class PermissionMiddleware:
     """Requires a key if keys are set, except for the paths of `pages`, and limits each caller's rate."""
 
     def __init__(self, app: ASGIApp, access: Access, pages: Container[str]) -> None:

@@ -62,7 +62,7 @@ class TableReader:
                 images = self._read_parquet()
             case "csv" | "tsv":
                 images = self._read_text(CSV, lambda data: read_csv(data, self.columns.uris, lines))
-            case _:
+            case "jsonl" | "ndjson":
                 texts = {*(name for name, type_ in self.columns.types.items() if type_ == "text"), self.columns.ids}
                 images = self._read_text(JSON, lambda data: read_json(data, texts, lines))
         refused = [
