@@ -10,11 +10,11 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final, Self, TypeAlias, TypeGuard, cast
+from typing import IO, TYPE_CHECKING, Any, Final, Self, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
-from typing_extensions import TypedDict
+from typing_extensions import TypedDict, TypeIs
 from urllib3.filepost import encode_multipart_formdata
 
 from api.documents import SOURCE_FIELDS, decode_base64
@@ -169,7 +169,7 @@ def image_bytes(image: ImageLike) -> bytes:
     return _png(image)
 
 
-def is_binary_file(value: object) -> TypeGuard[IO[bytes]]:
+def is_binary_file(value: object) -> TypeIs[IO[bytes]]:
     """Whether a value is an open file of bytes: of `open`, `tempfile`, an upload or a file system in the cloud."""
     return hasattr(value, "read") and not isinstance(value, io.TextIOBase)
 
