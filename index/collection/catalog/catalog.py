@@ -238,8 +238,7 @@ class Catalog(Workspace):
     def _create_written(self, deletes: Sequence[_File]) -> None:
         nothing = ", ".join(f"CAST(NULL AS {self._kinds[name]}) AS {alias}" for name, alias in self.aliases.items())
         empty = f"SELECT CAST(NULL AS BIGINT) AS seq, CAST(NULL AS BIGINT) AS run, {nothing} WHERE false"
-        selects = [empty, *itertools.starmap(self._select, self._facts.items())]
-        written = f"written AS {' UNION ALL '.join(selects)}"
+        written = f"written AS {' UNION ALL '.join(itertools.starmap(self._select, self._facts.items())) or empty}"
         gone = "SELECT CAST(NULL AS BIGINT) AS seq, CAST(NULL AS VARCHAR) AS image_id WHERE false"
         if deletes:
             gone = f"SELECT place.run << {_RUN_BITS} AS seq, image_id {self._from(deletes)}"

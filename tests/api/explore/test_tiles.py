@@ -88,6 +88,7 @@ def test_the_page_draws_the_box_on_the_card_and_in_the_detail_view(url: str, que
         tile = page.locator(".grid:not([aria-hidden]) .tile").first
         for picture in (tile, page.locator("#subject")):
             expect(picture.locator(".crop-box")).to_be_visible()
+            expect(picture.locator(".mat.loaded img")).to_be_visible()  # it has its size only then
             image = picture.locator("img").bounding_box()
             box = picture.locator(".crop-box").bounding_box()
             assert image

@@ -123,6 +123,7 @@ def test_lines_with_the_words_have_boxes_in_the_picture(open_page: Callable[...,
     expect(large.locator("mark")).to_have_text(["Straße", "dogs"])
     expect(large.locator("dd").filter(has_text="Straße")).to_have_css("white-space", "pre-line")
     expect(large.locator("dt", has_text="written_boxes")).to_have_count(0)
+    expect(large.locator(".mat.loaded img")).to_be_visible()  # it has its size only then
     picture, box = large.locator(".crop").bounding_box(), large.locator(".line-box").first.bounding_box()
     assert picture
     assert box

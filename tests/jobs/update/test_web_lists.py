@@ -310,7 +310,7 @@ def test_the_same_rows_and_checks_on_ray(
             options = ("--model", "demo", "--device", "cpu", *place, "--refresh", "1s", "--per-host", "2")
             job = run("reembed", web.nights.pictures, tmp_path / on, *options)
             assert job.code == 0, job.err
-    assert [call.args for call in joined.call_args_list] == [("head:6379",)] * 2
+    assert {call.args for call in joined.call_args_list} == {("head:6379",)}
     for on in places:
         collection = Collection.open(str(tmp_path / on))
         rows = collection.live_rows(["image_id", "content_hash", "etag", "modified", "embedding"])
