@@ -34,18 +34,18 @@ unexport PYTHONDONTWRITEBYTECODE
 
 # A file's tests stay in one process, see tests/conftest.py. Another in place of one that ended, as by a test's time,
 # would wait for ever for the rest of its file.
-PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder --max-worker-restart 0
-
 # Three processes on two cores: tests wait a fifth of their time for other processes, servers and the disk, slow ones
 # longer.
+PYTEST := $(BIN)/python -m pytest -n 3 --dist loadgroup --no-loadscope-reorder --max-worker-restart 0
+
 test: $(READY)  ## Run the tests, except the slow ones (5 minutes on 2 cores)
-	$(PYTEST) -n 3 -m "not slow and not ray and not browser and not long"
+	$(PYTEST) -m "not slow and not ray and not browser and not long"
 
 test-slow: $(READY)  ## Run the slow tests: on Ray, of faults and crashes, and in a browser
-	$(PYTEST) -n 3 -m "(slow or ray or browser) and not long"
+	$(PYTEST) -m "(slow or ray or browser) and not long"
 
 test-long: $(READY)  ## Run soaks, losses of nodes, and tests at length (two hours on 2 cores)
-	$(PYTEST) -m "long or hypothesis" --hypothesis-profile long
+	$(PYTEST) -n 2 -m "long or hypothesis" --hypothesis-profile long
 
 check: $(READY)  ## Lint, formatting, types, and which package may import which
 	$(BIN)/ruff check .

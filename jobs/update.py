@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from rich.console import Console
 from rich.markup import escape
@@ -29,8 +29,6 @@ from index.matches import SEARCHES
 from index.storage.bucket_address import without_secrets
 from index.versions.servable import collection_model, live_manifest, live_or_last_good_manifest, live_version
 from jobs.addresses.check_listing import CheckedListing, CheckRules, check_listing
-from jobs.annotation.predictors.search_queries import Queries, remember
-from jobs.annotation.predictors.searches import check_searches, searches_recipe
 from jobs.annotation.publish import hidden_columns
 from jobs.embedding.commit import WrittenRun, commit
 from jobs.embedding.model_source import ModelCache, ModelSource, model_record
@@ -53,6 +51,9 @@ from jobs.sources.listing import UNREADABLE, WEB
 from jobs.sources.stored_listing import Listing
 from jobs.spec import JobSpec
 from jobs.values import DEFAULT_MODEL, MAX_MISSING, counted, noted
+
+if TYPE_CHECKING:
+    from jobs.annotation.predictors.search_queries import Queries
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,13 +143,14 @@ class Update:
             self._warn(warning)
         model = self._choose_model(snapshot)
         report.model = str(model)
-        queries = self._check_searches(collection, listing, model)
+        queries = self._check_searches(collection, listing, model) if self.spec.searches else None
         now = self.clock()
         checked = self._check(listing, snapshot, model, now)
         change = self._compare(checked, snapshot, model, image_filter, incomplete=incomplete)
         report.embedding = [EmbedReport.of(change.plans[0])]
         if self.dry_run:
-            self._note_untested(queries, snapshot, model, change.counts.to_embed)
+            if queries:
+                self._note_untested(queries, snapshot, model, change.counts.to_embed)
             self._report_live(collection)
             return
         counts = change.counts
@@ -164,10 +166,11 @@ class Update:
             with report.timed("index"), self.console.status("bringing the index up to date"):
                 self._index(collection, sorted([*snapshot.committed, *runs], key=lambda run: run.run_id), texts)
 
-    def _check_searches(self, collection: Collection, listing: Listing, model: ModelRecord) -> Queries:
+    def _check_searches(self, collection: Collection, listing: Listing, model: ModelRecord) -> "Queries":
         """The queries of the saved searches. What will not work is said before hours of embedding."""
-        if not self.spec.searches:
-            return Queries()
+        from jobs.annotation.predictors.search_queries import remember  # late: most jobs have no searches
+        from jobs.annotation.predictors.searches import check_searches
+
         queries = check_searches(self.spec, collection, listing.schema, model, self.embedder)
         if self.dry_run:
             self.report.problems += queries.broken.values()
@@ -177,12 +180,13 @@ class Update:
                 self._warn(problem)
         return queries
 
-    def _note_untested(self, queries: Queries, snapshot: Snapshot, model: ModelRecord, to_embed: int) -> None:
+    def _note_untested(self, queries: "Queries", snapshot: Snapshot, model: ModelRecord, to_embed: int) -> None:
         """How many images the saved searches would test: those to embed, and those that are embedded already."""
         searches = [each for each in self.spec.searches if each.name not in queries.broken]
         if not searches:
             return
-        from jobs.annotation.annotate import plan_annotation  # late: most jobs have no searches
+        from jobs.annotation.annotate import plan_annotation
+        from jobs.annotation.predictors.searches import searches_recipe
 
         collection, live = snapshot.collection, snapshot.live.of_model(model)
         recipe = searches_recipe(searches, queries, collection, live)

@@ -46,8 +46,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "PYTEST_XDIST_WORKER" in os.environ:
             # pytest-xdist does this for the marker `xdist_group`, without effect on pytest 9.2 (its issue 1386).
-            item._id = NodeId.parse(f"{item.nodeid}@{_group(item)}")
-            assert item.nodeid.endswith(f"@{_group(item)}"), "tests are not grouped: see pytest-xdist's issue 1386"
+            suffix = f"@{_group(item)}"
+            item._id = NodeId.parse(f"{item.nodeid}{suffix}")
+            assert item.nodeid.endswith(suffix), "tests are not grouped: see pytest-xdist's issue 1386"
     items.sort(key=lambda item: (*(_group(item) != name for name in _LONGEST), item.get_closest_marker("ray") is None))
 
 

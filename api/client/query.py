@@ -28,8 +28,6 @@ ImageLike: TypeAlias = "str | os.PathLike[str] | bytes | IO[bytes] | Image"
 """A path, a `data:` URL in base64, a file's bytes, a file opened in binary mode, or a PIL image, which is sent upright
 as PNG.
 """
-
-
 _A_PICTURE: Final = "expected a picture as a path, a file's bytes, a file opened in binary mode or a PIL image"
 
 UNUSABLE: Final = (OSError, TypeError, ValueError)

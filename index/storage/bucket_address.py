@@ -17,8 +17,6 @@ class Scheme:
     has, `credentials` the variables to set instead of a key.
 
     `options` may follow the question mark. With `has_account`, an account precedes the @, instead of credentials.
-    `any_key`: boto3 lists and removes the keys that obstore cannot name. `bulk_delete`: one request removes many
-    objects, and does not mind those that are missing.
     """
 
     name: str
@@ -26,18 +24,19 @@ class Scheme:
     credentials: str
     options: tuple[str, ...] = ()
     has_account: bool = False
-    any_key: bool = False
-    bulk_delete: bool = False
+
+    @property
+    def any_key(self) -> bool:
+        """Whether boto3 lists and removes the keys that obstore cannot name."""
+        return self.client == "S3"
+
+    @property
+    def bulk_delete(self) -> bool:
+        """Whether one request removes many objects, and does not mind those that are missing."""
+        return self.client == "S3"
 
 
-S3: Final = Scheme(
-    "s3",
-    "S3",
-    "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
-    ("endpoint_override", "scheme", "region"),
-    any_key=True,
-    bulk_delete=True,
-)
+S3: Final = Scheme("s3", "S3", "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY", ("endpoint_override", "scheme", "region"))
 GS: Final = Scheme("gs", "Google", "GOOGLE_APPLICATION_CREDENTIALS", ("endpoint_override", "scheme"))
 AZ: Final = Scheme("az", "Azure", "AZURE_STORAGE_KEY", has_account=True)
 SCHEMES: Final = {"s3": S3, "gs": GS, "gcs": GS, "az": AZ, "abfs": AZ, "abfss": AZ}

@@ -135,6 +135,8 @@ def write(
     `load` loads the model that `make_rows` gets. Raises `LeaseLostError` once another job has taken over the lease.
     """
     written = WrittenRun.begin(plan, collection)
+    if not plan.todo.num_rows:
+        return written
     todo: Listing | None = plan.todo
     # For local files two threads do: one reads while the other decodes.
     is_remote = bool(plan.todo.count("contains(uri, '://') AND NOT starts_with(uri, 'file:')"))

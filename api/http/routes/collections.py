@@ -167,10 +167,11 @@ def _require_mergeable(query: Query, engines: Mapping[str, Engine]) -> None:
         if part.vector is not None:
             expected = "a picture or words, because a vector is of one model, and these collections have several"
             raise invalid(part.field_path.format("embedding"), expected, f"{len(part.vector)} numbers")
-    for option, name in ((option, name) for option, names in columns_by_option(options).items() for name in names):
-        types = {engine.searcher.filterable.get(name) for engine in engines.values()} - {None}
-        if len({_family(each or "") for each in types}) > 1:
-            raise invalid(option, "a column that has the same type in all collections", name)
+    for option, names in columns_by_option(options).items():
+        for name in names:
+            types = {engine.searcher.filterable.get(name) for engine in engines.values()} - {None}
+            if len({_family(each or "") for each in types}) > 1:
+                raise invalid(option, "a column that has the same type in all collections", name)
 
 
 def _family(type_name: str) -> str:
