@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from itertools import count
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -411,8 +410,6 @@ def test_jobs_from_a_file_with_their_history_notifications_and_metrics(
     monkeypatch.chdir(tmp_path)
     job = make_job(tmp_path)
     job.write_text(job.read_text() + NOTIFY)
-    tokens = count()  # the history is in the order of its ids: a time in seconds and a token
-    monkeypatch.setattr("secrets.token_hex", lambda size: f"{next(tokens):0{2 * size}x}")
 
     def notification(outcome: str) -> dict[str, Any]:
         return dict(json.loads((tmp_path / f"{outcome}.json").read_text()))
