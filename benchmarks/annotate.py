@@ -32,7 +32,7 @@ from benchmarks.common.small_pictures import draw, path_of
 from benchmarks.embed.rates import photographs, rate, steady_rate
 from benchmarks.models.random_models import save_demo_classifier, save_resnet50
 from embedder.images.decode import decode_image
-from embedder.models.checkpoint import Checkpoint
+from embedder.models.checkpoint import DEMO_MODEL, Checkpoint
 from embedder.models.classifier import ImageClassifier
 from index.builder.build_index import build_index
 from index.collection import Collection, writing
@@ -51,7 +51,6 @@ from jobs.demo.drawing import SHAPES
 from jobs.embedding.model_source import model_record
 from jobs.exchange.import_vectors import VectorImport
 from jobs.spec import Resources
-from jobs.values import DEMO_MODEL
 
 LABELS = 100
 _TRAINED = 6_000  # pictures that the classifier built from the demo model is trained on

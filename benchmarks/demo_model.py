@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from benchmarks.common.clustered import mixed_queries
 from benchmarks.common.report import Report, run
 from embedder.images.decode import CropSpec, decode_image
+from embedder.models.checkpoint import DEMO_MODEL
 from index.builder.build_index import build_index
 from index.collection import Collection
 from index.collection.records.index_settings import IndexSettings
@@ -33,7 +34,6 @@ from index.search import Searcher
 from jobs.demo.drawing import COLOURS, PATTERNS, SHAPES, Subject
 from jobs.demo.gallery import plan_exhibit
 from jobs.indexing.query_texts import QueryTexts
-from jobs.values import DEMO_MODEL
 
 if TYPE_CHECKING:
     from embedder.models.clip import ClipEmbedder

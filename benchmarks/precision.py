@@ -18,10 +18,10 @@ from benchmarks.common.report import Figure, Report, run
 from benchmarks.demo_model import captions, draw_crops, nearest
 from benchmarks.models.random_models import save_clip
 from embedder.identity import Precision
+from embedder.models.checkpoint import DEMO_MODEL
 from embedder.models.clip import ClipEmbedder
 from embedder.models.load import load_embedder
 from embedder.protocol import Embedder
-from jobs.values import DEMO_MODEL
 
 PHOTOGRAPHS = ("astronaut", "chelsea", "coffee", "rocket", "retina", "hubble_deep_field")
 PASS = 32

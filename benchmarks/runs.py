@@ -17,6 +17,7 @@ from benchmarks.common.process import by_turns, in_new_process, likeness, second
 from benchmarks.common.report import Figure, Report, run
 from benchmarks.common.rows import with_vectors
 from benchmarks.common.small_pictures import draw, path_of
+from embedder.models.checkpoint import DEMO_MODEL
 from embedder.models.load import find_model
 from index.builder.build_index import build_index
 from index.collection import Collection
@@ -25,7 +26,6 @@ from index.search import Searcher
 from index.versions.prune import prune
 from jobs.embedding.model_source import model_record
 from jobs.sources.list_images import list_images
-from jobs.values import DEMO_MODEL
 
 ROWS, NIGHT_ROWS = 100_000, 100
 NIGHTS, QUICK_NIGHTS = 300, 30

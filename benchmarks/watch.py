@@ -24,10 +24,10 @@ import requests
 from benchmarks.common.report import Report, run
 from benchmarks.common.servers import Server, serving
 from benchmarks.common.waiting import eventually
+from embedder.models.checkpoint import DEMO_MODEL
 from index.collection import Collection
 from index.search import Searcher
 from jobs.demo.gallery import plan_exhibit
-from jobs.values import DEMO_MODEL
 
 BAR_S = 10.0
 PICTURES, SECONDS = 200, 60.0

@@ -47,7 +47,6 @@ from jobs.values import (
     NO_LIMIT,
     PER_HOST,
     digest,
-    model_named,
 )
 
 
@@ -159,7 +158,7 @@ class JobSpec(Section):
 
     source: Location = Field(description="a folder or bucket prefix of images, a list, Parquet or tars")
     collection: Location = Field(description="a folder or bucket prefix")
-    model: Annotated[ModelName, AfterValidator(model_named)] | None = Field(
+    model: ModelName | None = Field(
         None,
         description="a CLIP-family model: hub id or ./folder, or demo, the small one that comes with Likeness; by "
         f"default the collection's own, or for a new collection {DEFAULT_MODEL}. Another model embeds everything again",

@@ -8,14 +8,12 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 DEFAULT_MODEL = "openai/clip-vit-base-patch32"
-DEMO_MODEL = Path(__file__).parent / "demo" / "model"
 
 MAX_MISSING = 0.2
 MAX_REJECT_RATE = 0.05
@@ -57,11 +55,6 @@ def checked_resources(amounts: Mapping[str, object]) -> dict[str, float]:
             "(num_gpus) for GPUs"
         )
     return {name: checked_amount(amount, name) for name, amount in amounts.items()}
-
-
-def model_named(name: str) -> str:
-    """The hub id or folder of a model; "demo" stands for the model that comes with Likeness."""
-    return str(DEMO_MODEL) if name == "demo" else name
 
 
 def checked_text(text: str) -> str:

@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
+from embedder.models.checkpoint import DEMO_MODEL
 from index.collection import Collection
 from jobs.demo.broken import BROKEN
 from jobs.demo.collection import embed_here
 from jobs.demo.gallery import make_gallery, plan_exhibit
-from jobs.values import DEMO_MODEL
 
 GONE, EDITED, NEW, BROKEN_NOW = 12, 8, 20, 3
 _NOISE = 0.6  # in standard deviations of each weight tensor: the other model still works, though less well
@@ -54,7 +54,7 @@ def make_nights(folder: Path, *, count: int = 240) -> Nights:
     new = [drawn.image_id for drawn in extra[:NEW]]
 
     nightly = embed_here(pictures, folder / "nightly")
-    other = embed_here(pictures, folder / "other-model", _worse_model(folder / "model-b"))
+    other = embed_here(pictures, folder / "other-model", str(_worse_model(folder / "model-b")))
     return Nights(nightly=nightly, other=other, gone=gone, edited=edited, new=new, broken=broken)
 
 

@@ -26,13 +26,12 @@ from benchmarks.embed.jobs import command, our_job, tutorial_job
 from benchmarks.embed.rates import decode_rate, forward_rate, our_rate, photographs, stock_rate
 from benchmarks.models.random_models import save_clip
 from embedder.images import CropSpec
-from embedder.models.checkpoint import Checkpoint
+from embedder.models.checkpoint import DEMO_MODEL, Checkpoint
 from jobs.cluster.pool import Pool
 from jobs.cluster.session import ray_cluster
 from jobs.demo.gallery import Gallery, make_gallery
 from jobs.embedding.placement import Place
 from jobs.sources.list_images import list_images
-from jobs.values import DEMO_MODEL
 
 VIT, DEMO = "ViT-B/32", "demo model"
 FORWARD, DECODING = "bare forward pass", "decoding alone, all cores"

@@ -18,7 +18,7 @@ from benchmarks.common.load import TimedSearch, closed_loop, latencies, search_f
 from benchmarks.common.report import Report, run
 from benchmarks.common.servers import Server, serving
 from benchmarks.hostile.pictures import sixty
-from jobs.values import DEMO_MODEL
+from embedder.models.checkpoint import DEMO_MODEL
 
 _USUAL_S = 15.0
 """How long usual pictures are uploaded alone, and at least together with hostile ones."""

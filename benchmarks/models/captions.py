@@ -3,8 +3,8 @@
 import numpy as np
 from transformers import CLIPTokenizer
 
+from embedder.models.checkpoint import DEMO_MODEL
 from jobs.demo.drawing import COLOURS, PATTERNS, SHAPES
-from jobs.values import DEMO_MODEL
 
 SYNONYMS: dict[str, tuple[str, ...]] = {
     "grey": ("grey", "gray"),

@@ -18,8 +18,8 @@ from transformers.models.convnext.image_processing_pil_convnext import ConvNextI
 
 from benchmarks.models.captions import load_tokenizer
 from benchmarks.models.train_demo_model import SIDE, build_model
+from embedder.models.checkpoint import DEMO_MODEL
 from jobs.demo.drawing import SHAPES, draw, random_subject
-from jobs.values import DEMO_MODEL
 
 _SIDES = (64, 80, 112, 160)  # of the drawn pictures, in pixels
 _BATCH, _EPOCHS = 128, 3

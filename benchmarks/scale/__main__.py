@@ -21,8 +21,8 @@ from benchmarks.scale import Costs
 from benchmarks.scale.images import decoding, row_bytes
 from benchmarks.scale.index import indexes, scan
 from benchmarks.scale.requests import requests
+from embedder.models.checkpoint import DEMO_MODEL
 from embedder.openmp import OPENMP_ENVIRONMENT
-from jobs.values import DEMO_MODEL
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -49,7 +49,7 @@ from benchmarks.serve.speed import (
     successful_searches,
 )
 from benchmarks.serve.swaps import measure_swaps
-from jobs.values import DEMO_MODEL
+from embedder.models.checkpoint import DEMO_MODEL
 
 _BATCH = 32
 

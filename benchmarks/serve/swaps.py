@@ -13,9 +13,9 @@ from benchmarks.common.report import Report
 from benchmarks.common.servers import Server, serving
 from benchmarks.common.waiting import eventually
 from benchmarks.models.random_models import save_small_clip
+from embedder.models.checkpoint import DEMO_MODEL
 from index.collection import Collection
 from index.versions.promotion import promote
-from jobs.values import DEMO_MODEL
 
 SWAPS = 20
 SETTINGS = {"embedding_cache_bytes": 0, "swap_interval_s": 0.2}

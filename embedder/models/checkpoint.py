@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from PIL import Image
 
@@ -16,6 +16,9 @@ from embedder.errors import ModelError, ModelNotFoundError
 from embedder.identity import ModelIdentity
 from embedder.images import CropSpec
 from embedder.models.families import FAMILIES, embedding_dim, vision_config
+
+DEMO_MODEL: Final = Path(__file__).parent / "demo"
+"""The model that comes with Likeness. Its name is `demo`, as its folder is another one on each machine."""
 
 _WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 # Settings that change a picture's vector without changing the weights' names and shapes. This lists the relevant
@@ -48,8 +51,8 @@ class Preprocessing:
 class Checkpoint:
     """A folder with `config.json`, weights and the image processor's settings.
 
-    `model_id` is the hub id or the folder's absolute path, so it loads the same model from any working directory.
-    `revision` is the commit of a hub id.
+    `model_id` is `demo`, the hub id or the folder's absolute path, so it loads the same model from any working
+    directory. `revision` is the commit of a hub id.
     """
 
     folder: Path
@@ -62,7 +65,7 @@ class Checkpoint:
 
     @classmethod
     def find(cls, model: str, revision: str | None = None, *, task: Task | None = None) -> "Checkpoint":
-        """Reads a local folder, or else downloads from the hub; raises ModelNotFoundError or ModelError.
+        """Reads the demo model or a local folder, or else downloads from the hub. ModelNotFoundError or ModelError.
 
         Without a `task`, only the `FAMILIES` are accepted; with one, any type for that task.
         """
@@ -169,12 +172,13 @@ def _parts(path: Path) -> Iterator[tuple[str, Path, int, int]]:
 
 
 def _locate(model: str, revision: str | None) -> tuple[Path, str, str | None]:
-    folder = Path(os.path.expanduser(model))  # noqa: PTH111  # keeps an unknown ~user
+    named = model == DEMO_MODEL.name
+    folder = DEMO_MODEL if named else Path(os.path.expanduser(model))  # noqa: PTH111  # keeps an unknown ~user
     if folder.is_dir():
         if revision is not None:
             raise ModelError(f"'{model}' is a folder, but only hub ids have revisions: leave '{revision}' out")
         folder = folder.resolve()
-        return folder, _utf8(folder), None
+        return folder, model if named else _utf8(folder), None
     if model.startswith(("/", ".", "~")) or model.count("/") > 1 or model.endswith("/") or folder.exists():
         raise ModelNotFoundError(
             f"there is no folder {folder.absolute()}: give the folder of a Hugging Face checkpoint (the one "

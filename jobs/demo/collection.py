@@ -12,7 +12,6 @@ from index.collection import Collection
 from jobs.demo.gallery import make_gallery
 from jobs.spec import JobSpec, Resources
 from jobs.update import Update
-from jobs.values import DEMO_MODEL
 
 COUNT = 600
 
@@ -26,12 +25,12 @@ def make_demo_collection(folder: Path, *, count: int = COUNT) -> Collection:
     return collection
 
 
-def embed_here(pictures: Path, collection: Path, model: Path = DEMO_MODEL, *, tiles: str | None = None) -> Collection:
+def embed_here(pictures: Path, collection: Path, model: str = "demo", *, tiles: str | None = None) -> Collection:
     """Do what `likeness reembed` does, without Ray or output, however many pictures are gone or broken."""
     job = JobSpec(
         source=str(pictures),
         collection=str(collection),
-        model=str(model),
+        model=model,
         tiles=tiles,
         resources=Resources(on="local", device="cpu"),
         max_missing=1,

@@ -14,7 +14,6 @@ from embedder.python_class import what_changed
 from index.collection.records.model_record import ModelRecord
 from jobs.errors import OtherModelError
 from jobs.spec import Resources
-from jobs.values import DEMO_MODEL, model_named
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +21,7 @@ class ModelSource:
     """Loads the model in the process that calls it, such as an actor. `batch_size` is images per forward pass.
 
     `found` is the model if this process has found it already, so its weights are not hashed again. Other processes find
-    their own, where the demo model may be in another folder; but a class goes with it, as they may not name one.
+    their own; but a class goes with it, as they may not name one.
     """
 
     model: str
@@ -50,7 +49,7 @@ class ModelSource:
         # Ray gives a worker one OpenMP thread per reserved CPU, so one. On a CPU the forward pass should use the cores
         # that decoding leaves free, and the kernel divides these better than a fixed split.
         return load_embedder(
-            self.found or model_named(self.model),
+            self.found or self.model,
             revision=self.revision,
             device=self.device,
             precision=self.precision,
@@ -62,7 +61,6 @@ class ModelSource:
     def __getstate__(self) -> dict[str, Any]:
         return {
             **vars(self),
-            "model": "demo" if self.model == str(DEMO_MODEL) else self.model,
             "found": self.found if isinstance(self.found, OwnModel) else None,
         }
 

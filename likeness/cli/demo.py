@@ -11,7 +11,6 @@ from urllib.parse import quote
 
 import typer
 
-from jobs.values import DEMO_MODEL
 from likeness.cli.embed import show_embedded
 from likeness.cli.options import console, serve_settings
 
@@ -43,7 +42,7 @@ def demo(
     Storage.open(collection)  # raises errors of its path before pictures are drawn
     with console.status(f"drawing 2,000 pictures into {pictures}"):
         gallery = make_gallery(pictures)
-    job = JobSpec(source=str(pictures), collection=str(collection), model=str(DEMO_MODEL), missing="keep")
+    job = JobSpec(source=str(pictures), collection=str(collection), model="demo", missing="keep")
     show_embedded(Update(spec=job, console=console).run())
     port = _free_port(port)
     # One of the example searches is by a URL of this server itself.

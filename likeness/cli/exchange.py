@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.markup import escape
 
-from jobs.values import counted, model_named, noted, parse_object
+from jobs.values import counted, noted, parse_object
 from likeness.cli.embed import next_commands
 from likeness.cli.index import build_and_show
 from likeness.cli.model_options import Fields, model_of, with_fields
@@ -79,7 +79,7 @@ def import_(
         job = VectorImport(
             source=source,
             collection=collection,
-            model=model and model_named(model),
+            model=model,
             revision=options["revision"],
             embedder=options["embedder"],
             ids=ids,

@@ -12,7 +12,7 @@ import typer
 
 from embedder.errors import FetchError
 from jobs.errors import UsageError
-from jobs.values import model_named, parse_object
+from jobs.values import parse_object
 from likeness.cli.model_options import Fields, flag_of, model_of, with_fields
 from likeness.cli.options import (
     CollectionArgument,
@@ -177,9 +177,7 @@ def _search(collection: str, model: str | None, embedder: str | None, query: "Qu
     from api.search.engine import UnknownModel
 
     with console.status("loading the index and the model" if query.needs_model else "loading the index"):
-        settings = serve_settings(
-            collection=collection, model=model and model_named(model), embedder=embedder and (embedder,)
-        )
+        settings = serve_settings(collection=collection, model=model, embedder=embedder and (embedder,))
         service = build_service(settings, load_model=None if query.needs_model else UnknownModel)
     with closing(service):
         parts = tuple(_with_weight(part, service.engine.searcher) for part in query.parts)

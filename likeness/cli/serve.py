@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from jobs.errors import UsageError
-from jobs.values import model_named
 from likeness.cli.model_options import Fields, with_fields
 from likeness.cli.options import (
     SERVE_FLAGS,
@@ -75,7 +74,7 @@ def serve(
 
     Example: `likeness serve my-collection --local`
     """
-    model, for_ray = options.get("model"), ("replicas", "embedders", "shards", "searchers")
+    for_ray = ("replicas", "embedders", "shards", "searchers")
     if local and (address is not None or any(options.get(name) is not None for name in for_ray)):
         raise UsageError(
             "--local is one process: --replicas, --embedders, --shards, --searchers and --address are for Ray Serve, "
@@ -84,7 +83,7 @@ def serve(
     settings = serve_settings(
         collection=collections[0],
         more_collections=tuple(collections[1:]) or None,
-        **{**options, "model": model and model_named(model)},
+        **options,
     )
     if options.get("searchers") is not None and settings.shards is None:
         raise UsageError("--searchers sets the replicas of each shard: expected --shards as well")

@@ -17,9 +17,9 @@ from api.deployment.application import application
 from api.deployment.ingress import APP_NAME
 from api.errors import ListenError
 from benchmarks.common.waiting import eventually
+from embedder.models.checkpoint import DEMO_MODEL
 from embedder.models.clip import ClipEmbedder
 from index.errors import NotACollectionError
-from jobs.values import DEMO_MODEL
 from tests.support.collections.small_collection import COLOURS, PLAIN, make_collection
 from tests.support.paths import DEPLOY
 

@@ -17,10 +17,10 @@ from benchmarks.common.collections import draw_pictures
 from benchmarks.common.load import TimedSearch, closed_loop, load
 from benchmarks.common.servers import replicas_of, serving
 from benchmarks.common.waiting import eventually
+from embedder.models.checkpoint import DEMO_MODEL
 from embedder.models.clip import ClipEmbedder
 from index.builder.build_index import build_index
 from index.collection import Collection
-from jobs.values import DEMO_MODEL
 from tests.support.collections.many_rows import add_many
 
 pytestmark = pytest.mark.ray

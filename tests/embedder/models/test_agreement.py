@@ -19,8 +19,8 @@ from transformers.models.clip.image_processing_pil_clip import CLIPImageProcesso
 from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
 
 from embedder.images.decode import decode_image
+from embedder.models.checkpoint import DEMO_MODEL
 from embedder.models.clip import ClipEmbedder
-from jobs.values import DEMO_MODEL
 from tests.support.pictures.photographs import sixty_pictures, upright
 
 Reference = tuple[PreTrainedModel, Any]

@@ -1,6 +1,7 @@
 """What a checkpoint's folder must contain, how its settings are read, and what its fingerprint depends on."""
 
 import json
+import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -21,7 +22,7 @@ from transformers import (
 
 from embedder.errors import ModelError, ModelNotFoundError
 from embedder.images import CropSpec
-from embedder.models.checkpoint import Checkpoint
+from embedder.models.checkpoint import DEMO_MODEL, Checkpoint
 from embedder.models.clip import ClipEmbedder
 from embedder.models.families import vision_config
 from tests.support.pictures.tiny_checkpoints import noise
@@ -187,9 +188,21 @@ def test_a_file_that_is_not_safetensors_is_named(copied: Path, content: bytes) -
         fingerprint(copied)
 
 
+def test_the_demo_model_has_the_same_name_wherever_it_is_installed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    here = Checkpoint.find("demo")
+    monkeypatch.setattr("embedder.models.checkpoint.DEMO_MODEL", Path(shutil.copytree(DEMO_MODEL, tmp_path / "demo")))
+    there = Checkpoint.find("demo")
+    assert here.folder != there.folder == tmp_path / "demo"
+    assert here.identity == there.identity
+    assert here.identity.model_id == "demo"
+
+
 @pytest.mark.parametrize(
     ("model", "revision", "message"),
     [
+        ("demo", "main", "only hub ids have revisions: leave 'main' out"),
         ("~nobody-here/model", None, r"there is no folder .*~nobody-here/model: give the folder"),
         (".", "main", "only hub ids have revisions: leave 'main' out"),
     ],

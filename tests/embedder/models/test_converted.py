@@ -13,14 +13,13 @@ import pytest
 from embedder.errors import ModelError
 from embedder.identity import Precision
 from embedder.models import export, load
-from embedder.models.checkpoint import Checkpoint
+from embedder.models.checkpoint import DEMO_MODEL, Checkpoint
 from embedder.models.clip import ClipEmbedder
 from embedder.models.converted import CACHE_DIR, ConvertedEmbedder, conversion_folder
 from embedder.models.load import load_embedder
 from embedder.protocol import Embedder
 from index.collection.cache.file_cache import FileCache
 from index.errors import CollectionError
-from jobs.values import DEMO_MODEL
 from tests.support.pictures.tiny_checkpoints import noise
 from tests.support.processes import python
 

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from embedder.models.checkpoint import DEMO_MODEL
 from index.collection import Collection
 from index.collection.annotations import annotation_log
 from jobs.annotation.predictors import vllm_server
-from jobs.values import DEMO_MODEL
 from tests.support.collections.hand_made import add_files, metadata_of, written_rows
 from tests.support.command_line import Run
 from tests.support.nights.progress import kill_ten_times, pictures_so_far

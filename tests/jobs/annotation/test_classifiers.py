@@ -18,10 +18,10 @@ from transformers import (
 from transformers.models.convnext.image_processing_pil_convnext import ConvNextImageProcessorPil
 from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
 
+from embedder.models.checkpoint import DEMO_MODEL
 from index.collection import Collection
 from index.collection.annotations import list_annotations
 from index.search import Searcher
-from jobs.values import DEMO_MODEL
 from tests.support.collections.hand_made import add_run, add_version, rows, unit_vectors
 from tests.support.command_line import Run
 from tests.support.pictures.photographs import sixty_pictures, upright

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from embedder.models.checkpoint import DEMO_MODEL
 from index.collection import Collection
 from jobs.demo.gallery import Gallery, make_gallery
 from jobs.embedding.report import Report
 from jobs.errors import JobError
 from jobs.spec import JobSpec, Resources
 from jobs.update import Update
-from jobs.values import DEMO_MODEL
 from tests.support.growing_cluster import growing_cluster
 
 pytestmark = [pytest.mark.ray, pytest.mark.long, pytest.mark.timeout(1800)]

@@ -19,6 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from ray import cloudpickle
 from rich.console import Console
 
+from embedder.models.checkpoint import DEMO_MODEL
 from embedder.protocol import Embedder
 from index.builder.build_index import build_index, run_here
 from index.builder.segment import SegmentJob
@@ -35,7 +36,6 @@ from jobs.errors import JobError
 from jobs.indexing.on_ray import run_on_ray
 from jobs.spec import JobSpec, Resources
 from jobs.update import Update
-from jobs.values import DEMO_MODEL
 from tests.support.cluster_nodes import CLUSTER_MARKS, Nodes, assert_rows_are_the_same, live
 from tests.support.collections.hand_made import add_run, rows, unit_vectors
 from tests.support.fake_embedder import FakeEmbedder

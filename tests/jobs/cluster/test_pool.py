@@ -12,13 +12,12 @@ import pytest
 import ray
 from ray._private.runtime_env.packaging import get_uri_for_directory
 
-from embedder.models.checkpoint import Checkpoint
+from embedder.models.checkpoint import DEMO_MODEL, Checkpoint
 from jobs.cluster import session
 from jobs.cluster.pool import Pool
 from jobs.cluster.session import init, join, missing_package_message, ray_cluster, shipped_code
 from jobs.embedding.model_source import ModelSource, loaded_memory
 from jobs.errors import JobError
-from jobs.values import DEMO_MODEL
 
 GIB = 2**30
 
@@ -132,7 +131,7 @@ def test_what_no_node_can_hold_is_refused(
 def test_the_four_packages_and_the_demo_model_are_shipped() -> None:
     folders = shipped_code()["py_modules"]
     assert [folder.rpartition("/")[2] for folder in folders] == ["embedder", "index", "jobs", "api"]
-    assert DEMO_MODEL.is_relative_to(folders[2])
+    assert DEMO_MODEL.is_relative_to(folders[0])
 
 
 def test_compiled_files_are_not_shipped(tmp_path: Path) -> None:
@@ -161,9 +160,9 @@ def test_own_py_modules_are_refused_with_a_remedy(monkeypatch: pytest.MonkeyPatc
         join("auto")
 
 
-def test_the_demo_model_is_found_by_its_name_on_other_machines() -> None:
-    demo = Checkpoint.find(str(DEMO_MODEL))
-    here, other = ModelSource(model=str(DEMO_MODEL), batch_size=8, found=demo), ModelSource(model="google/siglip")
+def test_a_model_is_found_by_its_name_on_other_machines() -> None:
+    demo = Checkpoint.find("demo")
+    here, other = ModelSource(model="demo", batch_size=8, found=demo), ModelSource(model="google/siglip")
     there = pickle.loads(pickle.dumps(here))
     assert (there.model, there.batch_size, there.found) == ("demo", 8, None)
     assert there().identity == here().identity

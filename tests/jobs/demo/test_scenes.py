@@ -10,11 +10,11 @@ from PIL import Image
 
 from embedder.images import Region
 from embedder.images.decode import decode_image
+from embedder.models.checkpoint import DEMO_MODEL
 from embedder.models.load import load_embedder
 from index.search import Searcher
 from jobs.demo.collection import embed_here
 from jobs.demo.drawing import Subject, draw, random_subject
-from jobs.values import DEMO_MODEL
 from tests.support.pictures.sample_images import encode
 from tests.support.pictures.scenes import write_scenes
 

@@ -8,13 +8,13 @@ import pyarrow as pa
 import pytest
 
 from api.explore import Likeness
+from embedder.models.checkpoint import DEMO_MODEL
 from embedder.models.clip import ClipEmbedder
 from index.builder.build_index import build_index
 from index.collection import Collection
 from jobs.demo.collection import make_demo_collection
 from jobs.demo.drawing import COLOURS, PATTERNS, SHAPES
 from jobs.indexing.query_texts import QueryTexts
-from jobs.values import DEMO_MODEL
 from likeness.cli.search import FITTING_PERCENTILE
 
 TEMPLATES = ("a {}", "a picture of a {}", "{}", "the {}", "a photo of a {}")

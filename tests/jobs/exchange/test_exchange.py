@@ -20,6 +20,7 @@ from api.build_service import build_service
 from api.explore import Likeness
 from api.http.app import create_app
 from api.settings import ServeSettings
+from embedder.models.checkpoint import DEMO_MODEL
 from index.builder.build_index import build_index
 from index.collection import Collection
 from index.collection.annotations import annotation_log
@@ -31,7 +32,6 @@ from jobs.demo.collection import embed_here
 from jobs.errors import JobError, OtherModelError, SourceError, TooManyRejectsError, UsageError
 from jobs.exchange.export import FILES, export
 from jobs.exchange.import_vectors import VectorImport
-from jobs.values import DEMO_MODEL
 from tests.support.collections.hand_made import DIM, MODEL, add_run, rows, unit_vectors
 from tests.support.collections.rejects_and_checks import list_rejects, read_checks
 from tests.support.collections.s3_server import Bucket

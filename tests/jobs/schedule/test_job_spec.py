@@ -9,7 +9,6 @@ import pytest
 from jobs.errors import SpecError
 from jobs.schedule.spec_file import read_spec
 from jobs.spec import JobSpec, Resources
-from jobs.values import DEMO_MODEL
 from tests.support.paths import ROOT
 
 WHOLE = """\
@@ -47,7 +46,7 @@ def test_every_field_reaches_the_job(tmp_path: Path) -> None:
     resources = spec.resources
     assert spec.source == str(tmp_path / "pictures")  # relative to the file's folder, wherever the job is run
     assert spec.collection == "s3://bucket/collection"
-    assert spec.model == str(DEMO_MODEL)
+    assert spec.model == "demo"
     assert (resources.actors, resources.num_gpus, resources.address) == ((2, 8), 0.5, "auto")
     assert resources.actor_resources == {"npu": 2}
     assert (resources.cpus_per_actor, resources.wait_for_nodes) == (4, 600)

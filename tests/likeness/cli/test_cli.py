@@ -18,6 +18,7 @@ import ray
 from PIL import Image
 
 from embedder.errors import ModelError
+from embedder.models.checkpoint import DEMO_MODEL
 from embedder.models.clip import ClipEmbedder
 from index.collection import Collection, writing
 from index.collection.records.version_manifest import KindRecord
@@ -26,7 +27,7 @@ from index.queries import QueryKind, mix
 from index.search import Searcher
 from index.versions.prune import GRACE
 from jobs.embedding.model_source import model_record
-from jobs.values import DEFAULT_MODEL, DEMO_MODEL, parse_limit
+from jobs.values import DEFAULT_MODEL, parse_limit
 from likeness.cli import app
 from likeness.cli.embed import next_commands
 from likeness.cli.options import console

@@ -10,9 +10,9 @@ import pytest
 import requests
 
 from benchmarks.common.servers import serving
+from embedder.models.checkpoint import DEMO_MODEL
 from embedder.models.clip import ClipEmbedder
 from embedder.models.load import load_embedder
-from jobs.values import DEMO_MODEL
 from tests.support.collections.small_collection import PLAIN, make_collection
 from tests.support.pictures.tiny_checkpoints import save_deep_clip
 from tests.support.processes import python

@@ -22,6 +22,7 @@ from PIL import Image
 from rich.console import Console
 
 from embedder.images.decode import decode_image
+from embedder.models.checkpoint import DEMO_MODEL
 from embedder.models.clip import ClipEmbedder
 from index.collection import Collection
 from index.collection.live_rows import LiveRows
@@ -33,7 +34,6 @@ from jobs.embedding.stages import Work
 from jobs.sources.stored_listing import Listing
 from jobs.spec import JobSpec, Resources
 from jobs.update import Update
-from jobs.values import DEMO_MODEL
 from likeness.cli import app
 from tests.support.listings import write_files
 from tests.support.pictures.sample_images import encode

@@ -16,13 +16,13 @@ from api.http.app import create_app
 from api.local import running
 from api.settings import Access, ServeSettings
 from embedder.errors import UnsupportedInputError
+from embedder.models.checkpoint import DEMO_MODEL
 from embedder.models.clip import ClipEmbedder
 from embedder.protocol import Embedder
 from index.collection import Collection
 from index.collection.records.index_settings import IndexSettings
 from index.search import Searcher
 from jobs.demo.gallery import Exhibit, Gallery, make_gallery
-from jobs.values import DEMO_MODEL
 from tests.support.collections.small_collection import add_rows, embedded_row, fake_service, png
 from tests.support.fake_embedder import FakeEmbedder
 from tests.support.pictures.fetching import answer
