@@ -30,7 +30,7 @@ PASSING = (*DISK_FULL, errno.EIO, errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errn
 
 
 class CollectionError(Exception):
-    """Base of every error that `index` raises on purpose."""
+    """Base of every error that `index` raises on purpose. The command line exits with its `exit_code`, or 2."""
 
 
 class NotACollectionError(CollectionError): ...
@@ -57,16 +57,19 @@ class DamagedRunError(_DamagedFileError): ...
 class DamagedVersionError(_DamagedFileError): ...
 
 
-class RecallTooLowError(CollectionError): ...
+class RecallTooLowError(CollectionError):
+    exit_code = 1
 
 
 class RolledBackError(CollectionError): ...
 
 
-class OvertakenError(CollectionError): ...
+class OvertakenError(CollectionError):
+    exit_code = 75  # it may succeed later, as in sysexits
 
 
-class LeaseError(CollectionError): ...
+class LeaseError(CollectionError):
+    exit_code = 75  # it may succeed later, as in sysexits
 
 
 class LeaseHeldError(LeaseError): ...

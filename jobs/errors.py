@@ -16,7 +16,7 @@ JobError
 
 
 class JobError(Exception):
-    """Base of everything that this package raises on purpose."""
+    """Base of everything that this package raises on purpose. The command line exits with its `exit_code`, or 2."""
 
 
 class UsageError(JobError): ...
@@ -37,13 +37,16 @@ class EmptySourceError(SourceError): ...
 class NotAListError(SourceError): ...
 
 
-class TooManyMissingError(JobError): ...
+class TooManyMissingError(JobError):
+    exit_code = 3
 
 
-class TooManyRejectsError(JobError): ...
+class TooManyRejectsError(JobError):
+    exit_code = 1
 
 
 class OtherModelError(JobError): ...
 
 
-class RayStartError(JobError): ...
+class RayStartError(JobError):
+    exit_code = 75  # it may succeed later, as in sysexits

@@ -19,8 +19,8 @@ from api.errors import ApiError
 from embedder.errors import EmbedderError
 from embedder.machine import cpu_quota
 from embedder.openmp import OPENMP_ENVIRONMENT
-from index.errors import DISK_FULL, CollectionError, LeaseError, OvertakenError, RecallTooLowError
-from jobs.errors import JobError, RayStartError, TooManyMissingError, TooManyRejectsError
+from index.errors import DISK_FULL, CollectionError
+from jobs.errors import JobError
 from likeness.cli.annotate import annotate, match, select
 from likeness.cli.collection import columns, evaluate, info, rejects
 from likeness.cli.demo import demo
@@ -69,16 +69,10 @@ def main() -> None:
     except KeyboardInterrupt:
         error_console.print("[yellow]interrupted[/yellow]")
         sys.exit(130)
-    except (TooManyRejectsError, RecallTooLowError) as error:
-        _fail(error, 1)
-    except TooManyMissingError as error:
-        _fail(error, 3)
-    except (LeaseError, OvertakenError, RayStartError) as error:
-        _fail(error, os.EX_TEMPFAIL)
     # OSError: no permission to read or write, or a bucket or cluster that does not exist.
     except (JobError, CollectionError, EmbedderError, ApiError, OSError) as error:
         advice = isinstance(error, OSError) and _ADVICE.get(error.errno or 0)
-        _fail(f"{error}: {advice}" if advice else error, 2)
+        _fail(f"{error}: {advice}" if advice else error, getattr(error, "exit_code", 2))
 
 
 def _run() -> None:
