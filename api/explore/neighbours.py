@@ -64,8 +64,8 @@ class Neighbours(SearchResult):
         return "\n".join([self.caption, *lines])
 
     def _repr_html_(self) -> str:
-        matches = self.match_cards()
-        return grid_html(self.query_cards(), matches, caption=self.caption, note=_note(matches, len(self)))
+        queries, matches = list(map(self._query_card, self.parts)), self.match_cards()
+        return grid_html(queries, matches, caption=self.caption, note=_note(matches, len(self)))
 
     @property
     def caption(self) -> str:
@@ -79,9 +79,6 @@ class Neighbours(SearchResult):
             else f"{self.groups:,} groups of {self.total:,} images"
         )
         return f"{len(self):,} of {of}{like}"
-
-    def query_cards(self) -> list[Card]:
-        return [self._query_card(part) for part in self.parts]
 
     def match_cards(self) -> list[Card]:
         """Cards of the first 60 matches."""

@@ -43,7 +43,8 @@ def grouped_by(schema: pa.Schema, name: str | None) -> Column | None:
 
 def counted(schema: pa.Schema, names: object) -> tuple[Column, ...]:
     """The columns that the option `facets` names. OptionError for one whose values cannot be counted."""
-    return tuple(_column(schema, "facets", name, _can_count) for name in dict.fromkeys(column_names("facets", names)))
+    distinct = dict.fromkeys(column_names("facets", names))
+    return tuple(_column(schema, "facets", name, lambda column: is_countable(column.element)) for name in distinct)
 
 
 def can_sort(column: Column) -> bool:
@@ -59,10 +60,6 @@ def can_group(column: Column) -> bool:
 def group_type(column: Column) -> pa.DataType:
     """The type of the groups that answers show: days are texts."""
     return pa.string() if is_time(column.element) else column.comparison_type
-
-
-def _can_count(column: Column) -> bool:
-    return is_countable(column.element)
 
 
 def _column(schema: pa.Schema, option: str, name: object, fits: Callable[[Column], bool]) -> Column:

@@ -75,7 +75,8 @@ class Listing:
         """The images, with the columns of `whole_schema`, in tables of `rows` rows each, but for the last; by default
         as they are read, a row group at a time.
         """
-        read = self._stored_tables() if self._is_stored else self._changed_tables()
+        changed = (images for _, images in self.beside(f"SELECT seq AS number FROM {self.view}"))
+        read = self._stored_tables() if self._is_stored else changed
         if rows is None:
             yield from read
             return
@@ -92,9 +93,6 @@ class Listing:
         """From the files: DuckDB would sort all rows before the first one comes."""
         for file, group, *_ in self._row_groups:
             yield conform(_read(self._folder, file, group), self.whole_schema)
-
-    def _changed_tables(self) -> Iterator[pa.Table]:
-        return (images for _, images in self.beside(f"SELECT seq AS number FROM {self.view}"))
 
     def beside(self, answer: str, rows: int = ROWS) -> Iterator[tuple[pa.Table, pa.Table]]:
         """The answer to a query in this catalog, in the order of its `number`, and beside it the images with these
