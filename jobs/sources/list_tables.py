@@ -72,10 +72,13 @@ class TableReader:
         return Listed(images=images, refused=refused, notes=self.notes)
 
     def _read_text(self, written: bytes, parse: Callable[[bytes], pa.Table]) -> pa.Table:
-        data, code_page = as_utf8(self._read_file(lambda source: source.read()), self.file.uri)
-        if code_page:
-            self.notes.setdefault(f"lists are not UTF-8 and were read as {code_page}", []).append(self.file.name)
-        table = self._read_file(lambda _: parse(data))
+        def read(source: pa.NativeFile) -> pa.Table:
+            data, code_page = as_utf8(source.read(), self.file.uri)
+            if code_page:
+                self.notes[f"lists are not UTF-8 and were read as {code_page}"] = [self.file.name]
+            return parse(data)
+
+        table = self._read_file(read)
         check_names(self.file, table.column_names)
         return self._list_uris(table, written)
 
@@ -99,10 +102,10 @@ class TableReader:
                     f"{', '.join(nested)}"
                 )
             if unread := [name for name in schema.names if name not in (*others, pictures)]:
-                self.notes.setdefault(left_out_note("bytes", unread), []).append(self.file.name)
+                self.notes[left_out_note("bytes", unread)] = [self.file.name]
             if pictures and self.columns.uri and self.columns.uri not in schema.names:
                 note = f"lists have no column `{self.columns.uri}`, so their pictures in `{pictures}` are taken"
-                self.notes.setdefault(note, []).append(self.file.name)
+                self.notes[note] = [self.file.name]
             paths = paths_without_bytes(parquet, pictures) if pictures and self.pictures.listing.num_rows else None
             return parquet.read(columns=others).select(others), pictures, parquet.metadata.num_rows, paths
 
@@ -151,11 +154,10 @@ class TableReader:
         """The listing of a table with these `facts`; its other columns are metadata, without `leave` and the ids."""
         names = [name for name in table.column_names if name not in (leave, self.columns.ids)]
         if index := unnamed_index(names):
-            self.notes.setdefault(left_out_note(UNNAMED_INDEX, index), []).append(self.file.name)
+            self.notes[left_out_note(UNNAMED_INDEX, index)] = [self.file.name]
             names = [name for name in names if name not in index]
         listing = listing_table(facts, {name: table[name] for name in names})
-        for note in renaming_notes(names):
-            self.notes.setdefault(note, [])
+        self.notes.update((note, []) for note in renaming_notes(names))
         fields = list(listing.schema)
         for number, name in enumerate(names, start=len(LISTING)):
             marks: dict[bytes | str, bytes | str] = {NAME: name}

@@ -545,6 +545,15 @@ def test_a_tar_of_a_bucket_takes_a_request_for_each_megabyte(
     assert server.count["requests"] < most
 
 
+def test_a_list_of_a_bucket_is_opened_once(store: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.put("a.csv", b"uri\nhttp://x.test/a.jpg\n")
+    server = FaultyServer()
+    with server.listening() as host:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}")
+        assert uris(list_images(f"s3://{store.name}/a.csv")) == ["http://x.test/a.jpg"]
+    assert server.count["requests"] < 5
+
+
 @pytest.mark.parametrize("folders", [3, 80], ids=["a few folders", "many folders"])
 def test_a_bucket_is_listed_whole_in_order_and_with_etags(
     store: Bucket, monkeypatch: pytest.MonkeyPatch, folders: int
