@@ -51,17 +51,15 @@ def build_collections(
     )
 
 
-def build_service(
-    settings: ServeSettings, *, load_model: LoadModel | None = None, open_version: OpenVersion = Searcher.open
-) -> SearchService:
+def build_service(settings: ServeSettings, *, load_model: LoadModel | None = None) -> SearchService:
     """Open the collection's live index, or the last good one before it, and load its model (or `settings.model`).
 
-    `load_model` loads the model, and `open_version` opens this index version and later ones; by default in this
-    process. Queries may only have URLs of public web addresses and of `settings.allowed_hosts`.
+    `load_model` loads the model, by default in this process. Queries may only have URLs of public web addresses and of
+    `settings.allowed_hosts`.
 
     Raises CollectionError, ModelError, OtherModelError.
     """
-    return _SharedParts(settings, open_version).service(Collection.open(settings.collection), load_model)
+    return _SharedParts(settings, Searcher.open).service(Collection.open(settings.collection), load_model)
 
 
 class _SharedParts:

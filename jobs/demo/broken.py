@@ -67,9 +67,9 @@ def _jpeg_cut_in_header() -> bytes:
     return data[: data.index(b"\xff\xc0") + 6]  # within the frame header, before the size is known
 
 
-def _cut(format_name: str, share: float) -> bytes:
+def _cut(format_name: str) -> bytes:
     data = _intact(format_name)
-    return data[: int(len(data) * share)]
+    return data[: int(len(data) * 0.6)]
 
 
 def _overwritten(data: bytes, at: int, patch: bytes) -> bytes:
@@ -117,12 +117,12 @@ BROKEN: tuple[Breakage, ...] = (
     Breakage("mp4", "jpg", "not_an_image", _mp4),
     Breakage("jpeg-cut-in-header", "jpg", "truncated", _jpeg_cut_in_header),
     Breakage("jpeg-cut-in-exif", "jpg", "truncated", _jpeg_cut_in_exif),
-    Breakage("jpeg-cut-in-scan", "jpg", "truncated", lambda: _cut("JPEG", 0.6)),
-    Breakage("png-cut", "png", "truncated", lambda: _cut("PNG", 0.6)),
+    Breakage("jpeg-cut-in-scan", "jpg", "truncated", lambda: _cut("JPEG")),
+    Breakage("png-cut", "png", "truncated", lambda: _cut("PNG")),
     Breakage("png-damaged", "png", "corrupt", _png_damaged),
     Breakage("png-bomb", "png", "too_many_pixels", _png_bomb),
-    Breakage("webp-cut", "webp", "truncated", lambda: _cut("WEBP", 0.6)),
-    Breakage("gif-cut", "gif", "truncated", lambda: _cut("GIF", 0.6)),
+    Breakage("webp-cut", "webp", "truncated", lambda: _cut("WEBP")),
+    Breakage("gif-cut", "gif", "truncated", lambda: _cut("GIF")),
     Breakage("bmp-lying-about-size", "bmp", "truncated", _bmp_lying_about_size),
     Breakage("tiff-without-directory", "tif", "truncated", _tiff_without_directory),
 )

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from ray.exceptions import ActorDiedError
 
-from api.build_service import build_service
+from api.build_service import build_collections, build_service
 from api.client import LikenessClient
 from api.deployment.application import run, serve_app, shard_application
 from api.deployment.capacity import empty_shards, shard_memory
@@ -84,7 +84,8 @@ def url(collection: Collection, handles: list[Handle]) -> Iterator[str]:
 def service_of(settings: ServeSettings, handles: Any) -> SearchService:
     """A service that has answered a first query."""
     opened = partial(open_sharded, handles, 5.0)
-    service = build_service(settings, load_model=lambda _: FakeEmbedder(), open_version=opened)
+    collections = build_collections(settings, load_model=lambda _: FakeEmbedder(), open_version=opened)
+    [service] = collections.open_services.values()
     service.live.warm_up()
     return service
 
