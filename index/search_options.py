@@ -29,9 +29,10 @@ BEST_FIRST: Final = "-score"
 DISTINCT: Final = 0.98
 """Default minimum cosine of duplicates."""
 
-
 PICTURE_FIELDS: Final = ("width", "height", "format", "size", "modified")
 """Columns besides the metadata that `fields` may name."""
+
+_Names = Annotated[Sequence[str], GetPydanticSchema(lambda _, schema_of: schema_of(list[str]))]
 
 
 def duplicate_cosine(distinct: object) -> float | None:
@@ -105,15 +106,11 @@ class SearchOptions(TypedDict, total=False):
         ),
     ]
     facets: Annotated[
-        Annotated[Sequence[str], GetPydanticSchema(lambda _, schema_of: schema_of(list[str]))] | None,
-        Field(
-            max_length=100,
-            description="columns whose values to count among all images found",
-            examples=[["label"]],
-        ),
+        _Names | None,
+        Field(max_length=100, description="columns whose values to count among all images found", examples=[["label"]]),
     ]
     fields: Annotated[
-        Annotated[Sequence[str], GetPydanticSchema(lambda _, schema_of: schema_of(list[str]))] | None,
+        _Names | None,
         Field(
             max_length=1_000,
             description=f"metadata columns to return, and any of {', '.join(PICTURE_FIELDS)}; by default all metadata",
