@@ -16,7 +16,6 @@ from embedder.fetch.uris import FRAME_MARK
 from embedder.images.exif import EXIF_VERSION
 from embedder.images.formats import IMAGE_EXTENSIONS
 from embedder.protocol import Embedder
-from embedder.python_class import what_changed
 from index.collection import writing
 from index.collection.annotations import annotation_log, list_annotations
 from index.collection.collection import Collection, Snapshot
@@ -27,14 +26,14 @@ from index.collection.rows import metadata_columns
 from index.errors import NotACollectionError, RolledBackError
 from index.matches import SEARCHES
 from index.storage.bucket_address import without_secrets
-from index.versions.servable import collection_model, live_manifest, live_or_last_good_manifest, live_version
+from index.versions.servable import live_manifest, live_or_last_good_manifest, live_version
 from jobs.addresses.check_listing import CheckedListing, CheckRules, check_listing
 from jobs.annotation.publish import hidden_columns
 from jobs.embedding.commit import WrittenRun, commit
-from jobs.embedding.model_source import ModelCache, ModelSource, model_record
+from jobs.embedding.model_source import ModelCache, ModelSource, choose_model, named_model
 from jobs.embedding.pipeline import write_plans
 from jobs.embedding.report import EmbedReport, Report
-from jobs.errors import EmptySourceError, OtherModelError, UsageError
+from jobs.errors import EmptySourceError
 from jobs.indexing.on_ray import run_on_ray
 from jobs.indexing.query_texts import QueryTexts, read_queries
 from jobs.limits import check_limits
@@ -50,7 +49,7 @@ from jobs.sources.list_videos import Frames, frames_of
 from jobs.sources.listing import UNREADABLE, WEB
 from jobs.sources.stored_listing import Listing
 from jobs.spec import JobSpec
-from jobs.values import DEFAULT_MODEL, MAX_MISSING, counted, noted
+from jobs.values import MAX_MISSING, counted, noted
 
 if TYPE_CHECKING:
     from jobs.annotation.predictors.search_queries import Queries
@@ -108,8 +107,8 @@ class Update:
         """Load the model before it is needed, for a job that runs repeatedly. Raises if it or the source is missing."""
         require_source_exists(self.spec.source)
         open_collection = Collection.open_or_empty if self.create else Collection.open
-        model = self._choose_model(open_collection(self.spec.collection).snapshot())
-        self.embedder(model, convert=True)
+        snapshot = open_collection(self.spec.collection).snapshot()
+        self.embedder(choose_model(self.spec, snapshot, self.model_cache, self.command), convert=True)
 
     def _open(self) -> tuple[Collection, Listing | None]:
         """The collection and None; or, if there is none yet and the model is known, a new one and the listing."""
@@ -117,7 +116,7 @@ class Update:
         try:
             return Collection.open(location), None
         except NotACollectionError:
-            if not self.create or (model := self._named_model) is None:
+            if not self.create or (model := named_model(self.spec, self.command)) is None:
                 raise
             planned = Collection.open_or_empty(location)
         # Before the collection is made: a wrong model name, or a source without images, leaves none behind.
@@ -141,7 +140,7 @@ class Update:
             self._warn(warning)
         for warning in hidden_columns(collection, metadata_columns(listing.schema)):
             self._warn(warning)
-        model = self._choose_model(snapshot)
+        model = choose_model(self.spec, snapshot, self.model_cache, self.command)
         report.model = str(model)
         queries = self._check_searches(collection, listing, model) if self.spec.searches else None
         now = self.clock()
@@ -276,39 +275,6 @@ class Update:
         is_default = "max_reject_rate" not in self.spec.model_fields_set
         return 1.0 if self.command == "watch" and is_default else self.spec.max_reject_rate
 
-    @property
-    def _named_model(self) -> str | None:
-        return self.spec.embedder or self.spec.model or (None if self.command == "reembed" else DEFAULT_MODEL)
-
-    def _choose_model(self, snapshot: Snapshot) -> ModelRecord:
-        """The model to embed with. UsageError if none is named or known, OtherModelError if it is refused."""
-        location = snapshot.collection.location
-        current = collection_model(snapshot.collection, snapshot.committed)
-        # A first run that was stopped, or refused for its rejects, has chosen the model too.
-        default = current or next((run.model for run in reversed(snapshot.unfinished)), None)
-        tiles = self.spec.tiles or (default.tiles if default else None)
-        name = self.spec.embedder or self.spec.model
-        if name is None and default and self.spec.revision is None:
-            model = default.model_copy(update={"tiles": tiles})
-        else:
-            if (name := name or (default.id if default else self._named_model)) is None:
-                raise UsageError(f"nothing is embedded yet in {location}: name a model with --model")
-            found = self.model_cache.find(name, self.spec.revision, self.spec.embedder)
-            model = model_record(found.identity, tiles)
-        if self.command != "reembed" and current and not current.agrees_with(model):
-            if current.fingerprint == model.fingerprint:
-                raise OtherModelError(
-                    f"{location} was embedded {_with_tiles(current)}, not {_with_tiles(model)}: leave --tiles out, or "
-                    "name another folder for a new collection; `likeness reembed` with --tiles embeds everything again"
-                )
-            changed = what_changed(model.id, current.id)
-            raise OtherModelError(
-                f"{location} was embedded with {current}, not with {model}{changed}: their vectors cannot be compared. "
-                "Use that model, or name another folder for a new collection; `likeness reembed` with --model or "
-                "--embedder changes the model"
-            )
-        return model
-
     def embedder(self, model: ModelRecord, *, convert: bool = False) -> Embedder:
         """The model, ready to embed; loaded only if it is not yet."""
         found = self.model_cache.find_recorded(model, self.spec.embedder)
@@ -417,7 +383,3 @@ class Update:
 
     def _warn(self, warning: str) -> None:
         self.console.print(f"[yellow]{escape(warning)}", soft_wrap=True, highlight=False)
-
-
-def _with_tiles(model: ModelRecord) -> str:
-    return f"with tiles {model.tiles}" if model.tiles else "without tiles"

@@ -11,9 +11,12 @@ from embedder.models.load import find_model, load_embedder
 from embedder.models.own_embedder import OwnModel
 from embedder.protocol import Embedder
 from embedder.python_class import what_changed
+from index.collection.collection import Snapshot
 from index.collection.records.model_record import ModelRecord
-from jobs.errors import OtherModelError
-from jobs.spec import Resources
+from index.versions.servable import collection_model
+from jobs.errors import OtherModelError, UsageError
+from jobs.spec import JobSpec, Resources
+from jobs.values import DEFAULT_MODEL
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,6 +99,44 @@ class ModelCache:
     def forget(self) -> None:
         """Release the model, to free its memory or because its files were replaced."""
         self._load = self._model = None
+
+
+def named_model(spec: JobSpec, command: str) -> str | None:
+    """The model that a job names, or that it gives a new collection: `reembed` has none for that."""
+    return spec.embedder or spec.model or (None if command == "reembed" else DEFAULT_MODEL)
+
+
+def choose_model(spec: JobSpec, snapshot: Snapshot, cache: ModelCache, command: str) -> ModelRecord:
+    """The model to embed with. UsageError if none is named or known, OtherModelError if it is refused."""
+    location = snapshot.collection.location
+    current = collection_model(snapshot.collection, snapshot.committed)
+    # A first run that was stopped, or refused for its rejects, has chosen the model too.
+    default = current or next((run.model for run in reversed(snapshot.unfinished)), None)
+    tiles = spec.tiles or (default.tiles if default else None)
+    named = spec.embedder or spec.model
+    if named is None and default and spec.revision is None:
+        model = default.model_copy(update={"tiles": tiles})
+    else:
+        if (name := named or (default.id if default else named_model(spec, command))) is None:
+            raise UsageError(f"nothing is embedded yet in {location}: name a model with --model")
+        model = model_record(cache.find(name, spec.revision, spec.embedder).identity, tiles)
+    if command != "reembed" and current and not current.agrees_with(model):
+        if current.fingerprint == model.fingerprint:
+            raise OtherModelError(
+                f"{location} was embedded {_with_tiles(current)}, not {_with_tiles(model)}: leave --tiles out, or "
+                "name another folder for a new collection; `likeness reembed` with --tiles embeds everything again"
+            )
+        changed = what_changed(model.id, current.id)
+        raise OtherModelError(
+            f"{location} was embedded with {current}, not with {model}{changed}: their vectors cannot be compared. "
+            "Use that model, or name another folder for a new collection; `likeness reembed` with --model or "
+            "--embedder changes the model"
+        )
+    return model
+
+
+def _with_tiles(model: ModelRecord) -> str:
+    return f"with tiles {model.tiles}" if model.tiles else "without tiles"
 
 
 def loaded_memory(checkpoint: Checkpoint | OwnModel) -> int:
