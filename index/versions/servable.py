@@ -3,18 +3,17 @@ collection has.
 """
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
 
-from index.collection import Collection
 from index.collection.cache.file_cache import first_damage
+from index.collection.collection import Collection, Snapshot
 from index.collection.layout import ROLLED_BACK, SUPERSEDED, version_path
 from index.collection.records.model_record import ModelRecord
-from index.collection.records.run_manifest import RunManifest
 from index.collection.records.version_manifest import VersionManifest
 from index.errors import DamagedVersionError, RecallTooLowError, RolledBackError
 from index.versions.files import version_files
@@ -90,12 +89,10 @@ def open_last_good(collection: Collection, open_version: Callable[[Collection, s
     raise damage
 
 
-def collection_model(collection: Collection, runs: Sequence[RunManifest]) -> ModelRecord | None:
+def collection_model(snapshot: Snapshot) -> ModelRecord | None:
     """The live version's model, so that a rollback restores the model too; without a version, the newest run's."""
-    manifest = live_or_last_good_manifest(collection)
-    if manifest:
-        return manifest.model
-    return runs[-1].model if runs else None
+    found = live_or_last_good_manifest(snapshot.collection) or next(reversed(snapshot.committed), None)
+    return found.model if found else None
 
 
 def require_servable(collection: Collection, version: str, *, verify: bool = True) -> VersionManifest:

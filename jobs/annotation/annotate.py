@@ -94,7 +94,7 @@ class Annotate:
     def live(self) -> tuple[LiveRows, ModelRecord]:
         """The rows to annotate, and their model. UsageError if nothing is embedded yet."""
         snapshot = self.collection.snapshot()
-        model = collection_model(self.collection, snapshot.committed)
+        model = collection_model(snapshot)
         if model is None:
             raise UsageError(f"nothing is embedded yet in {self.collection.location}: run `likeness embed` first")
         return snapshot.live.of_model(model), model

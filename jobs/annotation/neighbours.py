@@ -61,7 +61,7 @@ def neighbour_column(collection: Collection, spec: AnnotationSpec, console: Cons
 def _rolled_back_report(collection: Collection, name: str, kind: str) -> EmbedReport | None:
     """None if columns that were rolled back have not seen all images, or are of another model."""
     snapshot, log = collection.snapshot(), annotation_log(collection, name)
-    columns, model = Annotation(name, log, log.runs()), collection_model(collection, snapshot.committed)
+    columns, model = Annotation(name, log, log.runs()), collection_model(snapshot)
     if model is None or columns.runs[-1].model.id != _by(kind, model):
         return None
     live = snapshot.live.of_model(model)

@@ -109,7 +109,7 @@ def named_model(spec: JobSpec, command: str) -> str | None:
 def choose_model(spec: JobSpec, snapshot: Snapshot, cache: ModelCache, command: str) -> ModelRecord:
     """The model to embed with. UsageError if none is named or known, OtherModelError if it is refused."""
     location = snapshot.collection.location
-    current = collection_model(snapshot.collection, snapshot.committed)
+    current = collection_model(snapshot)
     # A first run that was stopped, or refused for its rejects, has chosen the model too.
     default = current or next((run.model for run in reversed(snapshot.unfinished)), None)
     tiles = spec.tiles or (default.tiles if default else None)

@@ -169,7 +169,7 @@ class VectorImport:
         return model
 
     def _require_same_model(self, snapshot: Snapshot, model: ModelRecord) -> None:
-        location, existing = snapshot.collection.location, collection_model(snapshot.collection, snapshot.committed)
+        location, existing = snapshot.collection.location, collection_model(snapshot)
         if existing is None or existing.agrees_with(model):
             return
         if model.is_unknown:

@@ -28,7 +28,7 @@ def annotation_facts(collection: Collection) -> list[dict[str, Any]]:
         return []
     version, snapshot = live_manifest(collection), collection.snapshot()
     indexed = version.annotations if version else {}
-    model = collection_model(collection, snapshot.committed)
+    model = collection_model(snapshot)
     images = snapshot.live.of_model(model) if model else snapshot.live
     facts = []
     for annotation in annotations:
@@ -94,7 +94,7 @@ def collection_facts(collection: Collection) -> dict[str, Any]:
     live = snapshot.live
     catalog = live.catalog
     [counts] = catalog.table(_COUNTS).to_pylist()
-    model = collection_model(collection, snapshot.committed)
+    model = collection_model(snapshot)
     return {
         "collection": collection.location,
         **counts,

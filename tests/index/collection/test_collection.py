@@ -73,7 +73,7 @@ def test_a_run_counts_once_it_is_committed(collection: Collection) -> None:
     assert collection.runs() == [committed]
     assert collection.snapshot().unfinished == [start]
     assert live_ids(collection) == ["b"]
-    assert collection_model(collection, collection.runs()) == MODEL
+    assert collection_model(collection.snapshot()) == MODEL
 
 
 def test_run_ids_sort_by_start_even_if_the_clock_goes_back(collection: Collection) -> None:

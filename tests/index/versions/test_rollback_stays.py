@@ -136,9 +136,9 @@ def test_a_model_that_was_rolled_back_is_not_that_of_the_collection(collection: 
     promote(collection, "000002")
     add_run(collection, rows([*IDS, "new"], unit_vectors(21, dim=4)), model=OTHER)
     assert build_index(collection).model == OTHER
-    assert collection_model(collection, collection.runs()) == OTHER
+    assert collection_model(collection.snapshot()) == OTHER
     rollback(collection)
-    assert collection_model(collection, collection.runs()) == MODEL
+    assert collection_model(collection.snapshot()) == MODEL
     for rebuild, version in ((False, "000003"), (True, "000004")):
         with pytest.raises(RolledBackError, match=f"`likeness promote .* {version}`"):
             build_index(collection, rebuild=rebuild)
@@ -153,7 +153,7 @@ def test_a_model_that_was_rolled_back_is_not_that_of_the_collection(collection: 
 def test_a_model_that_is_used_again_after_another_goes_live(collection: Collection) -> None:
     for model, dim in ((OTHER, 4), (MODEL, 8), (OTHER, 4)):
         add_run(collection, rows([*IDS, "new", "newer"], unit_vectors(22, dim=dim)), model=model)
-        assert build_index(collection).model == collection_model(collection, collection.runs()) == model
+        assert build_index(collection).model == collection_model(collection.snapshot()) == model
         if model == OTHER and collection.current() == "000003":
             rollback(collection)
     assert collection.current() == "000005"
