@@ -10,6 +10,7 @@ from api.search.engine import Batchers, LiveEngine, LoadModel, UnknownModel, req
 from api.search.pictures import Pictures
 from api.search.service import SearchService
 from api.settings import ServeSettings
+from embedder.errors import ModelNotFoundError
 from embedder.fetch.fetcher import Fetcher, FetchPolicy
 from embedder.identity import Precision
 from embedder.images.decoder_pool import DecodePool
@@ -156,6 +157,11 @@ def load_recorded(
     if record.is_unknown:
         return UnknownModel(record)
     revision = revision or (record.revision if model is None else None)
-    source = find_model(model or record.id, revision, allowed=allowed)
+    try:
+        source = find_model(model or record.id, revision, allowed=allowed)
+    except ModelNotFoundError as error:
+        moved = "--model, for a server also LIKENESS_MODEL, in Python model="
+        advice = "" if model else f". If the collection's model has moved, name its new place: {moved}"
+        raise ModelNotFoundError(f"{error}{advice}") from error
     require_same_model(source.identity, record)  # before it is converted, which takes half a minute
     return load_embedder(source, device=device, precision=precision, threads=threads)

@@ -38,11 +38,8 @@ class LazyModel:
         try:
             embedder = self._load()
             require_same_model(embedder.identity, self._record)
-        except ModelError as error:
-            moved = "if the model has moved, give its folder or hub id: Likeness.open(…, model=…); else leave model out"
-            raise type(error)(f"{error}. {alternative}; {moved}") from error
-        except OtherModelError as error:
-            raise OtherModelError(f"{error}. {alternative}") from error
+        except (ModelError, OtherModelError) as error:
+            raise type(error)(f"{error}. {alternative}") from error
         return embedder
 
     @property

@@ -35,7 +35,7 @@ from jobs.annotation.publish import SOURCE, publish, require_name_available, req
 from jobs.annotation.recipes import recipe_of
 from jobs.annotation_spec import AnnotationSpec
 from jobs.embedding.commit import WrittenRun, commit
-from jobs.embedding.model_source import ModelCache
+from jobs.embedding.model_source import Load, ModelCache, load_recorded
 from jobs.embedding.pipeline import add_blocks, embed_settings, report_bar, write
 from jobs.embedding.placement import Place, choose_place, run_stored_blocks
 from jobs.embedding.report import EmbedReport
@@ -59,9 +59,8 @@ class Annotate:
     collection: Collection
     console: Console
     resources: Resources = field(default_factory=Resources)
-    embedder: str | None = None
-    """The user's own class, if it has embedded the images."""
-    recipe: Callable[[AnnotationSpec, Collection, ModelRecord, Resources, str | None], Recipe] = recipe_of
+    load: Load = load_recorded
+    recipe: Callable[[AnnotationSpec, Collection, ModelRecord, Resources, Load], Recipe] = recipe_of
     max_reject_rate: float = MAX_REJECT_RATE
     made: dict[str, ModelRecord] = field(default_factory=dict)
     """The predictors of annotations that the caller has brought up to date before, by their names; kept up to date. If
@@ -85,7 +84,7 @@ class Annotate:
             from jobs.annotation.neighbours import neighbour_column  # imported late: faiss takes a second
 
             return neighbour_column(self.collection, spec, self.console)
-        recipe = self.recipe(spec, self.collection, model, self.resources, self.embedder)
+        recipe = self.recipe(spec, self.collection, model, self.resources, self.load)
         report = self.annotate(spec.name, recipe, live)
         self.made[spec.name] = recipe.record
         return report

@@ -20,6 +20,7 @@ from jobs.annotation.predictors.heads import head_recipe
 from jobs.annotation.predictors.labels import labels_recipe, text_embedding
 from jobs.annotation.predictors.ocr import ocr_recipe
 from jobs.annotation_spec import AnnotationSpec
+from jobs.embedding.model_source import Load
 from jobs.errors import UsageError
 from jobs.spec import Resources
 
@@ -27,13 +28,13 @@ _QUALITY = "jobs.annotation.predictors.quality:Quality"
 
 
 def recipe_of(
-    spec: AnnotationSpec, collection: Collection, model: ModelRecord, resources: Resources, embedder: str | None
+    spec: AnnotationSpec, collection: Collection, model: ModelRecord, resources: Resources, load: Load
 ) -> Recipe:
-    """The recipe for an annotation of a collection with this model; `embedder` names the user's own class, if any.
+    """The recipe for an annotation of a collection with this model, which it may `load`.
 
     Raises UsageError for an invalid predictor, ModelError for one that cannot be loaded.
     """
-    embed = text_embedding(spec, model, resources.device, embedder)
+    embed = text_embedding(spec, model, load)
     match spec.kind:
         case "quality":
             return replace(class_recipe(_QUALITY), id="quality")

@@ -2,8 +2,9 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
+from embedder.errors import ModelNotFoundError
 from embedder.identity import ModelIdentity, Precision
 from embedder.machine import usable_cpus
 from embedder.models.checkpoint import Checkpoint
@@ -83,11 +84,13 @@ class ModelCache:
             self._found, self._name = find_model(name, revision, allowed=(embedder,)), (name, revision)
         return self._found
 
-    def find_recorded(self, record: ModelRecord, embedder: str | None) -> Checkpoint | OwnModel:
+    def find_recorded(
+        self, record: ModelRecord, embedder: str | None, model: str | None = None
+    ) -> Checkpoint | OwnModel:
         """What `recorded_model` finds, unless the last one is that model."""
         if self._found is None or self._found.identity.fingerprint != record.fingerprint:
             self.forget()  # it may hold another model of the same name
-            self._found, self._name = recorded_model(record, embedder), None
+            self._found, self._name = recorded_model(record, embedder, model), None
         return self._found
 
     def load(self, load: Callable[[], Any]) -> Any:
@@ -154,25 +157,35 @@ def model_record(identity: ModelIdentity, tiles: str | None = None) -> ModelReco
     )
 
 
-def load_recorded(record: ModelRecord, *, embedder: str | None = None, device: str | None = None) -> Embedder:
-    """Load a recorded model without converting it first. Raises what `recorded_model` raises."""
-    return ModelSource.of(record, recorded_model(record, embedder), Resources(device=device), convert=False)()
+Load: TypeAlias = Callable[[ModelRecord], Embedder]
+"""Loads a recorded model. Raises what `recorded_model` raises."""
 
 
-def recorded_model(record: ModelRecord, embedder: str | None = None) -> Checkpoint | OwnModel:
-    """Find a recorded model without loading it; `embedder` is the class that the user named, if any. Raises
-    `OtherModelError` if another model is in its place, ModelError if none is or it is a class that was not named.
+def load_recorded(
+    record: ModelRecord, *, model: str | None = None, embedder: str | None = None, device: str | None = None
+) -> Embedder:
+    """Load what `recorded_model` finds, without converting it first."""
+    return ModelSource.of(record, recorded_model(record, embedder, model), Resources(device=device), convert=False)()
+
+
+def recorded_model(record: ModelRecord, embedder: str | None = None, model: str | None = None) -> Checkpoint | OwnModel:
+    """Find a recorded model without loading it; the user may name its class, `embedder`, or its new place, `model`.
+    Raises OtherModelError if another model is in its place, ModelError if none is or it is a class that was not named.
     """
     if record.is_unknown:
         raise OtherModelError(
             "the collection's vectors were imported without the name of their model, so nothing can be added to them: "
             "import them into a new collection with --model, or embed everything again with `likeness reembed --model`"
         )
-    model = find_model(record.id, record.revision, allowed=(embedder,))
-    found = model_record(model.identity, record.tiles)
+    try:
+        source = find_model(model or record.id, None if model else record.revision, allowed=(embedder,))
+    except ModelNotFoundError as error:
+        moved = "" if model else ". If the collection's model has moved, name its new place: --model, in a file `model`"
+        raise ModelNotFoundError(f"{error}{moved}") from error
+    found = model_record(source.identity, record.tiles)
     if not found.agrees_with(record):
         raise OtherModelError(
-            f"{record.id} has changed: it is now {found}, but the collection was embedded with {record}"
+            f"{model or record.id} has changed: it is now {found}, but the collection was embedded with {record}"
             f"{what_changed(found.id, record.id)}; restore it, or re-embed with --model or --embedder"
         )
-    return model
+    return source

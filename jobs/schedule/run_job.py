@@ -82,7 +82,7 @@ def annotate(update: Update, collection: Collection, made: dict[str, ModelRecord
         collection=collection,
         console=update.console,
         resources=spec.resources,
-        embedder=spec.embedder,
+        load=update.embedder,
         max_reject_rate=spec.max_reject_rate,
         made={} if made is None else made,
     )

@@ -30,9 +30,10 @@ from index.collection.rows import conform
 from index.errors import CollectionError
 from index.matches import SEARCHES
 from jobs.annotation.annotate import Annotate
-from jobs.annotation.predictors.search_queries import Load, embed_queries, remember
+from jobs.annotation.predictors.search_queries import embed_queries, remember
 from jobs.annotation.predictors.searches import SEARCHES_WAITING, broken_filters, searches_recipe
 from jobs.annotation.publish import publish
+from jobs.embedding.model_source import Load
 from jobs.embedding.report import Report, SearchCounts
 from jobs.fields import Target
 from jobs.schedule.notify import NotifyError, send

@@ -1,5 +1,6 @@
 """The commands `annotate`, `match` and `select`, which add columns to images. `app` registers them."""
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -8,7 +9,7 @@ import typer
 from jobs.errors import UsageError
 from jobs.values import counted
 from likeness.cli.model_options import Fields, model_of, with_fields
-from likeness.cli.options import CollectionArgument, console, error_console, job_spec, open_collection
+from likeness.cli.options import MODEL, CollectionArgument, console, error_console, job_spec, open_collection
 
 if TYPE_CHECKING:
     from index.collection import Collection
@@ -26,7 +27,8 @@ _SELECTION_FLAGS = {"n": "-n", "continue_": "--continue"}
 
 @with_fields(
     Fields(*_ANNOTATION, but="labels match k"),
-    Fields(*_JOB, "max_reject_rate embedder"),
+    Fields(*_JOB, "max_reject_rate"),
+    *MODEL,
     Fields(*_RESOURCES, "on address block_size device"),
 )
 def annotate(
@@ -51,7 +53,8 @@ def annotate(
 @with_fields(
     Fields(*_ANNOTATION, "name", default=None),
     Fields(*_ANNOTATION, "k", flags=_MATCH_FLAGS),
-    Fields(*_JOB, "max_reject_rate max_missing embedder"),
+    Fields(*_JOB, "max_reject_rate max_missing"),
+    *MODEL,
     Fields(*_RESOURCES, "on address"),
 )
 def match(
@@ -116,11 +119,13 @@ def _embed_source(context: typer.Context, other: "Collection", to: Path | None) 
             f"--to is {str(to)!r}, in the source, where the pairs would count as a list: name another folder"
         )
     model = matched_version(other).model
-    own = isinstance(cache.find_recorded(model, context.params["embedder"]), OwnModel)
-    named = {"model": None if own else model.id, "embedder": model.id if own else None, "revision": model.revision}
-    place = to.with_suffix(".collection")
-    spec = job_spec(context, source=source, collection=str(place), **named)
-    console.print(f"embedding {shown} into {place}", soft_wrap=True, markup=False, highlight=False)
+    moved = context.params["model"]
+    own = isinstance(cache.find_recorded(model, context.params["embedder"], moved), OwnModel)
+    named = {"model": None if own else moved or model.id, "embedder": model.id if own else None}
+    revision = None if moved else model.revision
+    made = to.with_suffix(".collection")
+    spec = job_spec(context, source=source, collection=str(made), revision=revision, **named)
+    console.print(f"embedding {shown} into {made}", soft_wrap=True, markup=False, highlight=False)
     show_embedded(Update(spec=spec, console=console, index=False, model_cache=cache).run())
     return spec.collection
 
@@ -130,14 +135,15 @@ def _annotate(collection: str, options: dict[str, Any], flags: dict[str, str], *
     from index.collection import writing
     from jobs.annotation.annotate import Annotate
     from jobs.annotation_spec import AnnotationSpec
+    from jobs.embedding.model_source import load_recorded
     from jobs.spec import Resources
 
-    spec = model_of(AnnotationSpec, options, flags)
+    spec, resources = model_of(AnnotationSpec, options, flags), model_of(Resources, options)
     job = Annotate(
         collection=open_collection(collection),
         console=console,
-        resources=model_of(Resources, options),
-        embedder=options.get("embedder"),
+        resources=resources,
+        load=partial(load_recorded, model=options["model"], embedder=options["embedder"], device=resources.device),
         max_reject_rate=options["max_reject_rate"],
     )
     with writing(job.collection, "annotate") as job.collection:

@@ -12,10 +12,11 @@ from index.errors import RecallTooLowError, RolledBackError
 from jobs.errors import UsageError
 from jobs.values import counted
 from likeness.cli.model_options import Fields, model_of, with_fields
-from likeness.cli.options import CollectionArgument, FormatOption, console, open_collection, show
+from likeness.cli.options import MODEL, CollectionArgument, FormatOption, console, open_collection, show
 
 if TYPE_CHECKING:
     from index.collection import Collection
+    from jobs.embedding.model_source import Load
     from jobs.spec import Resources
 
 AcceptLostRunsOption = Annotated[
@@ -32,7 +33,7 @@ VersionArgument = Annotated[str, typer.Argument(help="The version's number from 
 
 @with_fields(
     Fields(*_BUDGET, flags=_BUDGET_FLAGS),
-    Fields("jobs.spec", "JobSpec", "embedder"),
+    *MODEL,
     _WHERE,
 )
 def index(
@@ -47,6 +48,7 @@ def index(
 
     Example: `likeness index my-collection --max-memory 2GiB --target-recall 0.95`
     """
+    from jobs.embedding.model_source import load_recorded
     from jobs.indexing.query_texts import read_queries
     from jobs.spec import IndexBudget, Resources
 
@@ -59,7 +61,7 @@ def index(
         promote=promote,
         accept_lost_runs=accept_lost_runs,
         texts=texts,
-        embedder=options["embedder"],
+        load=partial(load_recorded, model=options["model"], embedder=options["embedder"]),
     )
 
 
@@ -88,7 +90,7 @@ def build_and_show(
     rebuild: bool = False,
     accept_lost_runs: bool = False,
     texts: Sequence[str] = (),
-    embedder: str | None = None,
+    load: "Load | None" = None,
 ) -> None:
     """Build with the live version's settings and `changes`, and print the outcome; for a version that is refused, also
     the choice and the measurements. Segments are built on Ray if that is worthwhile, or if the resources say so.
@@ -115,7 +117,7 @@ def build_and_show(
                 rebuild=rebuild,
                 accept_lost_runs=accept_lost_runs,
                 run_jobs=run_on_ray(resources.address, console, resources.on),
-                texts=QueryTexts(collection=leased, load=partial(load_recorded, embedder=embedder), texts=texts),
+                texts=QueryTexts(collection=leased, load=load or load_recorded, texts=texts),
             )
     except RolledBackError as error:
         console.print(f"[yellow]{escape(str(error))}", soft_wrap=True, highlight=False)

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, redirect_stdout
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar
 
 import typer
 from rich.console import Console, RenderableType
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from jobs.spec import JobSpec
 
 T = TypeVar("T")
+
+MODEL: Final = (Fields("api.settings", "ServeSettings", "model"), Fields("jobs.spec", "JobSpec", "embedder"))
+"""Options of commands that need the model of a collection, which may have moved, or be the user's own class."""
 
 
 def _console(*, stderr: bool) -> Console:

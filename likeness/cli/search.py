@@ -15,6 +15,7 @@ from jobs.errors import UsageError
 from jobs.values import parse_object
 from likeness.cli.model_options import Fields, flag_of, model_of, with_fields
 from likeness.cli.options import (
+    MODEL,
     CollectionArgument,
     FormatOption,
     console,
@@ -45,8 +46,7 @@ _FLAGS: Final = {"k": "-k"}
 @with_fields(
     Fields(*_QUERY, "k", flags=_FLAGS),
     Fields(*_QUERY, but="k allow_partial"),
-    Fields("api.settings", "ServeSettings", "model"),
-    Fields("jobs.spec", "JobSpec", "embedder"),
+    *MODEL,
 )
 def search(
     collection: CollectionArgument,

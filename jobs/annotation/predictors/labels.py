@@ -16,7 +16,7 @@ from index.collection.records.learned import Learned
 from index.collection.records.model_record import ModelRecord
 from jobs.annotation.predictor import Batch, Columns, Recipe
 from jobs.annotation_spec import NO_LABEL, AnnotationSpec
-from jobs.embedding.model_source import load_recorded
+from jobs.embedding.model_source import Load
 from jobs.indexing.query_texts import sample_vectors
 from jobs.values import fingerprint_of
 
@@ -54,14 +54,13 @@ def _labels(learned: Learned) -> Labels:
     return Labels(learned.names, learned.array[:, 1:], float(learned.array[0, 0]))
 
 
-def text_embedding(spec: AnnotationSpec, model: ModelRecord, device: str | None, embedder: str | None) -> Embed:
+def text_embedding(spec: AnnotationSpec, model: ModelRecord, load: Load) -> Embed:
     """Returns the vectors, `(n, dim)` float32, unit norm, of texts in the annotation's template, by the collection's
-    model, or the user's class `embedder`, which it loads. ModelError if it cannot embed texts.
+    model, which it loads. ModelError if it cannot embed texts.
     """
 
     def embed(texts: Sequence[str]) -> Vectors:
-        loaded = load_recorded(model, embedder=embedder, device=device)
-        return loaded.embed_texts([spec.template.replace("{}", text) for text in texts])
+        return load(model).embed_texts([spec.template.replace("{}", text) for text in texts])
 
     return embed
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeAlias
 
 import numpy as np
 
@@ -22,12 +21,11 @@ from index.collection.live_rows import LiveRows
 from index.collection.records.learned import Learned
 from index.collection.records.model_record import ModelRecord
 from index.matches import SEARCHES
+from jobs.embedding.model_source import Load
 from jobs.errors import UsageError
 from jobs.indexing.query_texts import stored_vectors
 from jobs.search_spec import SearchSpec
 from jobs.values import fingerprint_of
-
-Load: TypeAlias = Callable[[ModelRecord], Embedder]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,7 +20,8 @@ from index.errors import FilterError
 from index.filters.filter import Filter, named_columns
 from index.matches import SEARCHES
 from jobs.annotation.predictor import Batch, Columns, Recipe
-from jobs.annotation.predictors.search_queries import Load, Queries, embed_queries
+from jobs.annotation.predictors.search_queries import Queries, embed_queries
+from jobs.embedding.model_source import Load
 from jobs.planning.image_filter import EXIF_TYPES
 from jobs.search_spec import SearchSpec
 from jobs.spec import JobSpec

@@ -248,7 +248,7 @@ def test_the_model_is_loaded_once_by_the_first_query_of_it(searcher: Searcher, f
 def test_without_its_model_a_collection_says_what_still_works(searcher: Searcher, fetcher: RecordingFetcher) -> None:
     lost = Likeness(searcher, Mock(side_effect=ModelError("there is no model 'lost'")), fetcher=fetcher)
     assert len(lost.search("red.png")) == 3
-    with pytest.raises(ModelError, match=r"no model 'lost'\. Searches by id, by vector and for words=.only.*model="):
+    with pytest.raises(ModelError, match=r"no model 'lost'\. Searches by id, by vector and for words=.only"):
         lost.search("a red star")
     with pytest.raises(OtherModelError, match=r"expected model 'fake' .*work without a model"):
         Likeness(searcher, lambda: FakeEmbedder(side=64), fetcher=fetcher).search("a red star")

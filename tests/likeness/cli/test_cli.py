@@ -4,6 +4,7 @@ import csv
 import importlib.metadata
 import json
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -265,6 +266,28 @@ def test_a_model_that_has_moved_can_be_named(run: Run, collection: Path, picture
     for model in ("demo", "moved"):
         result = run("search", collection, pictures / "red.png", "--model", model, "-k", "1")
         assert "red.png" in result.out
+
+
+def test_every_command_that_needs_the_model_takes_its_new_place(run: Run, pictures: Path, tmp_path: Path) -> None:
+    shutil.copytree(DEMO_MODEL, tmp_path / "old")
+    assert run("embed", pictures, "c", "--model", tmp_path / "old", "--on", "local").code == 0
+    (tmp_path / "old").rename(tmp_path / "new")
+    (tmp_path / "queries.txt").write_text("".join(f"a red star, {number}\n" for number in range(50)))
+    commands = (
+        ("search", "c", "--text", "red"),
+        ("annotate", "c", "--name", "colour", "--label", "red", "--label", "blue"),
+        ("index", "c", "--queries", "queries.txt"),
+        ("match", pictures, "c", "--to", "pairs.parquet", "--on", "local"),
+    )
+    for command in commands:
+        refused = run(*command)
+        assert refused.code == 2
+        assert re.search("there is no folder .*old: .*has moved, name its new place: --model", refused.err)
+        assert run(*command, "--model", tmp_path / "new").code == 0
+    job = {"source": str(pictures), "collection": "c", "model": "./new", "resources": {"on": "local"}}
+    job["annotations"] = [{"name": "warmth", "labels": ["warm", "cold"]}]
+    (tmp_path / "job.yaml").write_text(json.dumps(job))
+    assert run("reembed", "--spec", "job.yaml").code == 0
 
 
 def test_info(run: Run, collection: Path) -> None:
