@@ -284,7 +284,7 @@ def test_every_command_that_needs_the_model_takes_its_new_place(run: Run, pictur
         assert refused.code == 2
         assert re.search("there is no folder .*old: .*has moved, name its new place: --model", refused.err)
         assert run(*command, "--model", tmp_path / "new").code == 0
-    job = {"source": str(pictures), "collection": "c", "model": "./new", "resources": {"on": "local"}}
+    job: dict[str, Any] = {"source": str(pictures), "collection": "c", "model": "./new", "resources": {"on": "local"}}
     job["annotations"] = [{"name": "warmth", "labels": ["warm", "cold"]}]
     (tmp_path / "job.yaml").write_text(json.dumps(job))
     assert run("reembed", "--spec", "job.yaml").code == 0
