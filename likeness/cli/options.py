@@ -4,7 +4,7 @@ import json
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar
@@ -69,25 +69,41 @@ class HelpCommand(TyperCommand):
     """A command with plain help, whose stdout has what the command prints alone; for `app.command(cls=…)`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        texts: Mapping[str, Any] = {}
         if not ctx.resilient_parsing:  # completing a half-written command
-            self._refuse_repeated(ctx, list(args))  # a copy, as parsing empties its list
+            texts, _, occurring = self.make_parser(ctx).parse_args(list(args))  # a copy, as parsing empties its list
+            self._refuse_repeated(occurring)
         try:
-            return super().parse_args(ctx, args)
+            rest: list[str] = super().parse_args(ctx, args)
         except typer.BadParameter as error:
             if error.param is None or not isinstance(error.__cause__, ValueError):
                 raise
             [problem, *_] = error.__cause__.errors()  # type: ignore[attr-defined]  # pydantic's, which is imported late
             raise UsageError(problem_of(error.param.opts[0], problem)) from error
+        self._refuse_addresses(ctx, texts)
+        return rest
 
-    def _refuse_repeated(self, ctx: Any, args: list[str]) -> None:
+    def _refuse_repeated(self, occurring: Iterable[Any]) -> None:
         """Raises UsageError for an option with one value that is there more than once: only the last would count."""
-        _, _, occurring = self.make_parser(ctx).parse_args(args)
         for param, times in Counter(occurring).items():
             if times > 1 and isinstance(param, TyperOption) and not (param.multiple or param.is_flag):
                 raise UsageError(
                     f"{param.opts[0]} is there {times} times: expected it once. Name one value, or combine them: "
                     "conditions of a filter with $and, names of a list with commas"
                 )
+
+    def _refuse_addresses(self, ctx: Any, texts: Mapping[str, Any]) -> None:
+        """Raises UsageError for an address in place of a path: `Path` would make a folder `s3:` of it."""
+        for param in self.params:
+            value, text = ctx.params.get(param.name), texts.get(param.name)
+            paths, given = (value, text) if isinstance(value, list) else ([value], [text])
+            for path, address in zip(paths, given or [], strict=False):
+                if isinstance(path, Path) and address and "://" in address:
+                    from index.storage.bucket_address import without_secrets  # imports pyarrow, which is slow
+
+                    name = param.opts[0] if isinstance(param, TyperOption) else str(param.name).upper()
+                    problem = "expected a path on this machine, not an address"
+                    raise UsageError(f"{name} is {without_secrets(address)}: {problem}")
 
     def invoke(self, ctx: Any) -> Any:
         with _reserved_stdout():

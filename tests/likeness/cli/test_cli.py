@@ -621,6 +621,23 @@ def test_patterns_that_match_nothing_are_refused(run: Run, pattern: str) -> None
     assert_one_line(run("embed", "x", "y", "--exclude", pattern), f"--exclude is {pattern!r}: expected a pattern such")
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        *(f"duplicates c {each}" for each in ("--move-from a --move-to", "--move-to a --move-from", "--undo")),
+        *("demo --folder", "match c d --name m --to", "annotate c --name m --labels", "reembed a c --report"),
+        *("reembed --spec", "schedule --cron '0 3 * * *'", "keys list"),
+    ],
+)
+def test_an_address_in_place_of_a_path_is_refused(run: Run, tmp_path: Path, command: str) -> None:
+    [*words, last] = shlex.split(command)
+    name = last if last.startswith("--") else "SPEC" if words[0] == "schedule" else "FILE"
+    for address in ("s3://bucket/x", "file:///x"):
+        problem = f"{name} is {address}: expected a path on this machine, not an address"
+        assert_one_line(run(*words, last, address), problem)
+    assert not list(tmp_path.iterdir())  # `Path` would make a folder `s3:` of it
+
+
 READING = ("info", "rejects", "versions", "history", "duplicates", "columns")
 NOT_UTF8 = [
     *(f"{name} c" for name in (*READING, "index", "compact", "prune", "rollback")),
