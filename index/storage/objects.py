@@ -199,11 +199,13 @@ class _Reader(io.RawIOBase):
 
 @contextmanager
 def as_os_error(bucket: Bucket, key: str, action: str = "read") -> Iterator[None]:
-    """Raises UnreachableError for errors of obstore and boto3, FileNotFoundError if a listing's bucket does not exist,
-    and CollectionError for a key that obstore cannot name. The FileNotFoundError of a missing object passes through.
+    """Raises UnreachableError for errors of obstore and boto3, FileNotFoundError for a missing object and for the
+    missing bucket of a listing, and CollectionError for a key that obstore cannot name.
     """
     try:
         yield
+    except FileNotFoundError as error:  # obstore's message has its whole request in twenty lines
+        raise FileNotFoundError(f"{bucket.address}/{key} does not exist") from error
     except InvalidPathError as error:
         raise CollectionError(
             f"{bucket.address} has a key that cannot be read ({reason(error)}): rename or move it"

@@ -226,6 +226,9 @@ def test_names_in_a_bucket(bucket: Bucket) -> None:
     assert entries == [("a", *folder), *both, ("marker", *folder), ("é %25#", *folder)]
     assert [entry.path for entry in storage.list("é %25#")] == ["é %25#/x"]
     assert storage.list("marker") == storage.list("nothing") == []
+    for read in (storage.read, storage.open_input):
+        with pytest.raises(FileNotFoundError, match=rf"^s3://{bucket.name}/here/nothing does not exist$"):
+            read("nothing")
     below = {entry.path: entry.size for entry in storage.walk() if entry.path != "marker"}
     assert below == {"a/b": 8, "both": 9, "both/x": 11, ".hidden": 12, "é %25#/x": 14}
     assert [entry.path for entry in storage.walk("a")] == ["a/b"]
