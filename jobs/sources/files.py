@@ -223,7 +223,9 @@ def _local_uri(path: str) -> str:
 
 
 def _stored_files(storage: Storage, exclusions: Exclusions) -> Iterator[SourceFile]:
-    """The files below a prefix of a bucket; if there are none, the object with this key."""
+    """The files below a prefix of a bucket; if there are none, the object with this key. An empty object below whose
+    name there are others stands for their folder, as some tools write it: it is no file.
+    """
     source = storage.info()
     if source is None:
         raise FileNotFoundError(storage.location)
@@ -231,9 +233,10 @@ def _stored_files(storage: Storage, exclusions: Exclusions) -> Iterator[SourceFi
     user, at, _ = rest.partition("/")[0].rpartition("@")
     below = storage.walk()
     first = next(below, None if source.is_folder else source)
+    empty, folders = list[SourceFile](), set[str]()
     for found in chain([first] if first else [], below):
         path = found.path
-        yield SourceFile(
+        file = SourceFile(
             storage=storage,
             path=path,
             name=path or storage.root.rpartition("/")[2],
@@ -243,6 +246,15 @@ def _stored_files(storage: Storage, exclusions: Exclusions) -> Iterator[SourceFi
             etag=found.etag if path else None,
             left_out=exclusions.reason(path) if path else None,
         )
+        folder = path.rpartition("/")[0]
+        while folder and folder not in folders:
+            folders.add(folder)
+            folder = folder.rpartition("/")[0]
+        if file.size:
+            yield file
+        else:
+            empty.append(file)
+    yield from (file for file in empty if file.path not in folders)
 
 
 def _not_found(location: str, storage: Storage) -> SourceError:
