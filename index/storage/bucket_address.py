@@ -46,8 +46,8 @@ ATTEMPTS: Final = 9
 """The pauses between them double from 50 ms, to 13 s in all: a store that asks clients to slow down means seconds."""
 MAX_AT_ONCE: Final = 16 << 20
 """Maximum bytes of a read, which is in several requests, because one alone does not use the full bandwidth."""
-ODD_PART: Final = re.compile(r"(?:^|/)\.{0,2}(?:/|$)")
-"""A part of a key that is empty, "." or "..": obstore reads no such object."""
+ODD_PART: Final = re.compile(r"(?:^|/)\.{0,2}(?:/|$)|[\x00-\x1f\x7f]")
+"""A part of a key that is empty, "." or "..", or a control character: obstore reads no such object."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +84,8 @@ class Bucket:
         prefix = parts.path.strip("/")
         if prefix and ODD_PART.search(prefix):
             raise CollectionError(
-                f'{shown}: a part of the prefix is empty, "." or "..": move the objects to another prefix'
+                f'{shown}: a part of the prefix is empty, "." or "..", or has a control character: move the objects to '
+                "another prefix"
             )
         if scheme.has_account:
             if "." in name or parts.scheme == "abfss":

@@ -114,8 +114,11 @@ def test_locations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         Storage.open("ftp://host/folder")
     with pytest.raises(CollectionError, match=r"^file://pictures/a: expected an absolute path after file://"):
         Storage.open("file://pictures/a")
-    with pytest.raises(CollectionError, match=r'^s3://bucket/a//b: a part of the prefix is empty, "." or ".."'):
-        Storage.open("s3://bucket/a//b")
+    for prefix in ("a//b", "a/../b", "a/\x01b"):
+        with pytest.raises(
+            CollectionError, match=rf'^s3://bucket/{prefix}: a part of the prefix is empty, "." or ".."'
+        ):
+            Storage.open(f"s3://bucket/{prefix}")
     with pytest.raises(CollectionError, match=r"^s3://\[x/a: expected an address such as s3://bucket/prefix$"):
         Storage.open("s3://[x/a")
 
@@ -235,7 +238,8 @@ def test_names_in_a_bucket(bucket: Bucket) -> None:
 
 
 def test_a_folder_is_listed_without_keys_that_no_path_names(bucket: Bucket) -> None:
-    for key in ("here/a", "here/marker/", "here/x//b", "here//c", "here/./d", "here/../e", "here/", "/here"):
+    odd = ("here/x//b", "here//c", "here/./d", "here/../e", "here/\x01f", "here/\x7f/g", "/here")
+    for key in ("here/a", "here/marker/", "here/", *odd):
         bucket.put(key, b"x")
     storage = Storage.open(bucket.address("here"))
     entries = [(entry.path, entry.size, entry.is_folder) for entry in storage.list()]
@@ -296,7 +300,7 @@ def test_what_is_removed_from_a_bucket_leaves_nothing_behind(bucket: Bucket) -> 
     storage.delete("a/b")
     storage.delete("d/4")
     assert bucket.keys("here/") == ["here/a/c/3"]
-    for key in ("here/a/c/", "here/a/c/d/", "here/a/c//1", "here/a/c/../2"):  # other tools mark folders so
+    for key in ("here/a/c/", "here/a/c/d/", "here/a/c//1", "here/a/c/../2", "here/a/c/\x01/3"):  # of other tools
         bucket.put(key, b"")
     storage.delete("a/c")
     assert bucket.keys() == []
