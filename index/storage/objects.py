@@ -126,12 +126,12 @@ def read_part(bucket: Bucket, key: str, span: tuple[int, int] | None, check_size
             return with_retries(once)
         except BaseError as error:
             if span and "416" in reason(error):  # the object may end before the span begins
-                check_size(_size(store, key))
+                check_size(_head(store, key)["size"])
             raise
 
 
-def _size(store: Store, key: str) -> int:
-    return with_retries(lambda: obstore.head(store, key))["size"]
+def _head(store: Store, key: str) -> ObjectMeta:
+    return with_retries(lambda: obstore.head(store, key))
 
 
 def delete(bucket: Bucket, keys: Sequence[str]) -> None:
@@ -154,15 +154,16 @@ def open_reader(bucket: Bucket, key: str, min_read: int) -> pa.NativeFile:
     pyarrow's own reader fails if a store's error message is longer than the read, such as a footer of 8 bytes.
     """
     with as_os_error(bucket, key):
-        reader = _Reader(bucket, key, _size(object_store(bucket), key))
+        reader = _Reader(bucket, key, _head(object_store(bucket), key))
     return pa.PythonFile(io.BufferedReader(reader, min_read), "r")
 
 
 class _Reader(io.RawIOBase):
-    """Reads ranges of an object of `size` bytes."""
+    """Reads ranges of an object. UnreachableError if another one has replaced it since `meta`, by its ETag."""
 
-    def __init__(self, bucket: Bucket, key: str, size: int) -> None:
-        self._bucket, self._key, self._size, self._at = bucket, key, size, 0
+    def __init__(self, bucket: Bucket, key: str, meta: ObjectMeta) -> None:
+        self._bucket, self._key, self._size, self._at = bucket, key, meta["size"], 0
+        self._condition: GetOptions = {"if_match": meta["e_tag"]} if meta["e_tag"] else {}
 
     def readable(self) -> bool:
         return True
@@ -185,7 +186,8 @@ class _Reader(io.RawIOBase):
 
         def read_one(start: int) -> int:
             end = min(start + _REQUEST_BYTES, length)
-            found = with_retries(lambda: obstore.get_range(store, self._key, start=at + start, end=at + end))
+            options: GetOptions = {**self._condition, "range": (at + start, at + end)}
+            found = with_retries(lambda: obstore.get(store, self._key, options=options).bytes())
             buffer[start : start + len(found)] = memoryview(found)
             return len(found)
 
@@ -193,7 +195,7 @@ class _Reader(io.RawIOBase):
         with as_os_error(self._bucket, self._key), ThreadPoolExecutor(len(starts)) as pool:
             # Not obstore.get_ranges, which makes one request of ranges that touch.
             count = sum(pool.map(read_one, starts) if len(starts) > 1 else map(read_one, starts))
-        self._at += count  # less than `length` if a shorter object has replaced this one
+        self._at += count  # less than `length` if a shorter object has replaced this one, and has no ETag
         return count
 
 
@@ -210,6 +212,8 @@ def as_os_error(bucket: Bucket, key: str, action: str = "read") -> Iterator[None
         raise CollectionError(
             f"{bucket.address} has a key that cannot be read ({reason(error)}): rename or move it"
         ) from error
+    except PreconditionError as error:
+        raise UnreachableError(f"{bucket.address}/{key} has changed while it was read: try again") from error
     except (BaseError, BotoCoreError, ClientError) as error:
         if _NO_BUCKET.search(str(error)):  # in a listing, where obstore does not say so by the type
             raise FileNotFoundError(bucket.address) from error
