@@ -1,5 +1,6 @@
 """Runs the app in this process under uvicorn, without a cluster: for the demo, notebooks and single machines."""
 
+import math
 import os
 import socket
 import threading
@@ -39,14 +40,15 @@ def run_local(
         app = create_app(build_collections(settings, load_model=load_model), limits=settings.limits(), access=access)
         if on_listening is not None:
             on_listening(_url(listener))
-        _server(app).run(sockets=[listener])
+        # As on Ray Serve: until then, each request has its answer.
+        _server(app, stop_s=access.request_timeout_s).run(sockets=[listener])
 
 
 @contextmanager
 def running(app: FastAPI, *, host: str = "127.0.0.1", port: int = 0) -> Iterator[str]:
     """Serve `app` from a thread while the block lasts; yields the server's URL. Port 0 picks a free port."""
     with listening(host, port) as listener:
-        server = _server(app)
+        server = _server(app, stop_s=5)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="likeness-http")
         thread.start()
         try:
@@ -75,7 +77,8 @@ def listening(host: str, port: int) -> Iterator[socket.socket]:
         yield listener
 
 
-def _server(app: FastAPI) -> uvicorn.Server:
+def _server(app: FastAPI, *, stop_s: float) -> uvicorn.Server:
+    """`stop_s`: maximum seconds for the requests that are in progress when it stops; then they are cut off."""
     config = uvicorn.Config(
         app,
         # Not httptools, which keeps a request's head in memory however long it gets.
@@ -88,7 +91,7 @@ def _server(app: FastAPI) -> uvicorn.Server:
         log_level="warning",
         # X-Forwarded-For is trusted only from a proxy on this machine, over IPv4 or IPv6.
         forwarded_allow_ips=os.environ.get("FORWARDED_ALLOW_IPS", "127.0.0.1,::1,::ffff:127.0.0.1"),
-        timeout_graceful_shutdown=5,
+        timeout_graceful_shutdown=math.ceil(stop_s),
     )
     return BoundedServer(config)
 

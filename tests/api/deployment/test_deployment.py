@@ -3,9 +3,12 @@
 import asyncio
 import os
 import resource
+import signal
 import socket
+import time
 import urllib.parse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -14,8 +17,10 @@ from typing import Any
 from unittest.mock import Mock
 
 import httpx
+import numpy as np
 import pytest
 import ray
+from numpy.typing import NDArray
 from pydantic import ValidationError
 from ray import serve
 
@@ -110,6 +115,25 @@ def test_the_local_server_reports_its_address(collection: str) -> None:
 
     with pytest.raises(RuntimeError, match=r"^http://127\.0\.0\.1:[1-9]\d+$"):
         run_local(ServeSettings(collection=collection, port=0), load_model=one_fake(), on_listening=listening)
+
+
+@pytest.mark.slow  # uvicorn's own limit used to be five seconds
+def test_requests_in_progress_are_answered_when_the_local_server_stops(collection: str) -> None:
+    class Stopping(FakeEmbedder):
+        def embed_texts(self, texts: Sequence[str]) -> NDArray[np.float32]:
+            if "stop" in texts:
+                os.kill(os.getpid(), signal.SIGINT)
+                time.sleep(6)
+            return super().embed_texts(texts)
+
+    answers: list[Future[httpx.Response]] = []
+    with ThreadPoolExecutor(1) as pool, pytest.raises(KeyboardInterrupt):
+        run_local(
+            ServeSettings(collection=collection, port=0),
+            load_model=lambda _: Stopping(),
+            on_listening=lambda url: answers.append(pool.submit(httpx.get, f"{url}/search?text=stop", timeout=60)),
+        )
+    assert [answer.result().status_code for answer in answers] == [200]
 
 
 @pytest.mark.parametrize("local", [False, True])
