@@ -21,7 +21,7 @@ from embedder.protocol import Embedder, ModelIdentity
 from embedder.python_class import what_changed
 from index.collection import Collection
 from index.collection.records.model_record import UNKNOWN_MODEL_MESSAGE, ModelRecord
-from index.errors import CollectionError
+from index.errors import CollectionError, EmptyCollectionError
 from index.search import Searcher, VersionSearcher
 from index.search.joined_index import JoinedSearcher
 from index.search.searcher import OpenVersion
@@ -242,7 +242,12 @@ class LiveEngine:
             version = None
             try:
                 version = self.collection.current()
-                if version is None or self._is_served(self.collection, version):
+                if version is None:
+                    raise EmptyCollectionError(
+                        f"{self.collection.location} has no index version any more: is a disk not mounted, or was the "
+                        "collection deleted?"
+                    )
+                if self._is_served(self.collection, version):
                     self.failure = self._failed_version = None
                 elif now or version != self._failed_version or time.monotonic() - self._failed_at >= _RETRY_S:
                     self._swap(self.collection, version)

@@ -162,6 +162,7 @@ def test_the_old_version_stays_if_current_cannot_be_read(
     service: SearchService, collection: Collection, caplog: pytest.LogCaptureFixture
 ) -> None:
     current = Path(collection.location) / "CURRENT"
+    good = current.read_bytes()
     current.write_text("nonsense")
     for _ in range(3):
         service.live.refresh(now=False)
@@ -172,6 +173,15 @@ def test_the_old_version_stays_if_current_cannot_be_read(
     assert service.engine.searcher.version == "000001"
     assert service.live.failure is not None
     assert "CURRENT is missing" in service.live.failure
+    # As on a disk that is not mounted.
+    away = Path(collection.location).rename(f"{collection.location}-away")
+    service.live.refresh(now=False)
+    assert service.engine.searcher.version == "000001"
+    assert f"{collection.location} has no index version any more" in str(service.live.failure)
+    away.rename(collection.location)
+    current.write_bytes(good)
+    service.live.refresh(now=False)
+    assert service.live.failure is None
 
 
 def test_no_request_fails_while_index_and_model_change(
