@@ -1,5 +1,6 @@
 """The server's settings: keyword arguments, or environment variables that begin with LIKENESS_."""
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, Self
@@ -25,6 +26,23 @@ _OTHER_REQUESTS: Final = 64
 # Absolute, because a replica may have another working directory. With its links, because Kubernetes mounts a secret as
 # links to a folder, which each pod names differently and updates move.
 AbsolutePath = Annotated[str, Field(min_length=1), AfterValidator(lambda path: str(Path(path).absolute()))]
+
+
+# What a browser's Origin header says of a site; anything else, such as a slash at the end, would never equal one.
+_ORIGIN: Final = re.compile(r"\*|null|[a-z][a-z0-9+.-]*://[a-z0-9._:\[\]-]+")
+_HOST: Final = re.compile(r"[^/?#*@\s,]+")
+
+
+def _origin(text: str) -> str:
+    if not _ORIGIN.fullmatch(text):
+        raise ValueError("expected sites such as https://pictures.example, in lower case and without a path, or *")
+    return text
+
+
+def _allowed_host(text: str) -> str:
+    if not _HOST.fullmatch(text):
+        raise ValueError("expected a host, such as intranet.example, 10.0.0.7:8080 or [::1]:8080, without http://")
+    return text
 
 
 @dataclass(frozen=True)
@@ -88,7 +106,7 @@ class ServeSettings(BaseSettings):
     """One server: its collection, its model, its address and its limits."""
 
     model_config = SettingsConfigDict(
-        env_prefix="LIKENESS_", frozen=True, extra="forbid", use_attribute_docstrings=True
+        env_prefix="LIKENESS_", frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False
     )
 
     collection: str
@@ -134,12 +152,12 @@ class ServeSettings(BaseSettings):
     request for an image counts as a tenth, a batch as one for each item. By default 600, or no limit when serving just
     this machine.
     """
-    cors_origins: Annotated[frozenset[str], NoDecode] = frozenset()
+    cors_origins: Annotated[frozenset[Annotated[str, AfterValidator(_origin)]], NoDecode] = frozenset()
     """Other sites whose pages may send requests (CORS), such as `https://pictures.example`, separated by commas; `*`
     for all.
     """
 
-    allowed_hosts: Annotated[frozenset[str], NoDecode] = frozenset()
+    allowed_hosts: Annotated[frozenset[Annotated[str, AfterValidator(_allowed_host)]], NoDecode] = frozenset()
     """A private host, or `host:port`, that query URLs may name (`--allow-host`); in the variable several, separated by
     commas.
     """

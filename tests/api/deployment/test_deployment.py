@@ -81,7 +81,31 @@ def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
     assert access.cors_origins == {"https://a.example", "https://b.example"}
 
 
-@pytest.mark.parametrize("wrong", [{"max_k": 0}, {"max_k": 10_001}, {"port": 70_000}, {"hosts": "x"}])
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("cors_origins", ("*", "null", "http://localhost:3000", "http://[::1]:3000", "chrome-extension://abcdef")),
+        ("allowed_hosts", ("localhost", "10.0.0.7:8080", "::1", "[::1]:8080", "My-Host.example", "bücher.example")),
+    ],
+)
+def test_sites_and_hosts_of_every_kind_are_accepted(name: str, values: tuple[str, ...]) -> None:
+    settings: dict[str, Any] = {name: ",".join(values)}
+    assert getattr(ServeSettings(collection="c", **settings), name) == set(values)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *({"max_k": 0}, {"max_k": 10_001}, {"port": 70_000}, {"hosts": "x"}),
+        *({"swap_interval_s": "inf"}, {"request_timeout_s": "nan"}),
+        # These would equal no Origin, and no host of a URL.
+        *({"cors_origins": origin} for origin in ("a.example", "https://a.example/", "https://*.a.example")),
+        *({"cors_origins": "https://A.example"}, {"cors_origins": ["https://a.example,https://b.example"]}),
+        *({"allowed_hosts": host} for host in ("http://a.example", "a.example/pictures", "*.example", "10.0.0.0/8")),
+        {"allowed_hosts": ["a.example,b.example"]},
+    ],
+    ids=str,
+)
 def test_settings_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValidationError, match=next(iter(wrong))):
         ServeSettings(collection="c", **wrong)
