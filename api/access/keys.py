@@ -204,4 +204,11 @@ def _locked(path: Path) -> Iterator[None]:
 def _write(path: Path, contents: _KeyFile) -> None:
     from index.storage.disk import write_atomic  # here, because it imports pyarrow
 
-    write_atomic(path.resolve(), f"{contents.model_dump_json(indent=2, exclude_none=True)}\n".encode(), mode=0o600)
+    data = f"{contents.model_dump_json(indent=2, exclude_none=True)}\n".encode()
+    try:
+        # A server that runs as another user must be able to read it as before, or a removed key stays valid.
+        write_atomic(path.resolve(), data, private=True)
+    except PermissionError as error:
+        raise KeysError(
+            f"{path} cannot be written ({error.strerror}): expected its owner, or root, to change it"
+        ) from error

@@ -88,17 +88,30 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def write_atomic(target: Path, data: bytes, *, mode: int = 0o666) -> None:
-    """Write `data` to a file, complete or not at all, replacing any existing one. `mode` is as for `os.open`."""
+def write_atomic(target: Path, data: bytes, *, private: bool = False) -> None:
+    """Write `data` to a file, complete or not at all, replacing any existing one.
+
+    With `private` only its owner may read a new file, and a replaced one keeps its owner and permissions.
+    """
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}")
     try:
         with name_full_disk(target):
-            partial.touch(mode, exist_ok=False)
+            partial.touch(0o600 if private else 0o666, exist_ok=False)
             partial.write_bytes(data)
+            if private and target.exists():
+                _copy_access(target, partial)
             publish(partial, target)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def _copy_access(source: Path, target: Path) -> None:
+    """Give `target` the owner, group and permissions of `source`. PermissionError if this user may not."""
+    wanted, status = source.stat(), target.stat()
+    if (wanted.st_uid, wanted.st_gid) != (status.st_uid, status.st_gid):
+        os.chown(target, wanted.st_uid, wanted.st_gid)
+    target.chmod(stat.S_IMODE(wanted.st_mode))
 
 
 def update_file(path: Path, change: Callable[[bytes], bytes]) -> None:

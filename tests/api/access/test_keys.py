@@ -56,6 +56,27 @@ def test_the_ring_finds_only_its_keys_and_changes_apply_at_once(file: Path) -> N
     assert ring.find(bob.encode()) is not None
 
 
+@pytest.mark.parametrize(
+    "owner", [None, pytest.param(1234, marks=pytest.mark.skipif(os.geteuid() != 0, reason="root"))]
+)
+def test_a_changed_file_can_be_read_by_the_same_users(file: Path, owner: int | None) -> None:
+    """The server may run as another user than who adds and removes keys."""
+
+    def access() -> tuple[int, int, int]:
+        status = file.stat()
+        return status.st_mode, status.st_uid, status.st_gid
+
+    add_key(file, "alice", KeyScope.search)
+    file.chmod(0o440)
+    if owner is not None:
+        os.chown(file, owner, owner)
+    before = access()
+    add_key(file, "bob", KeyScope.search)
+    assert access() == before
+    remove_key(file, "alice")
+    assert access() == before
+
+
 def test_equal_keys_of_two_files_do_not_look_equal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("api.access.keys.secrets.token_urlsafe", lambda size: "A" * 43)
     for name in ("a.json", "b.json"):
