@@ -86,7 +86,7 @@ function groupItem({ keep, duplicates: others }) {
     const why = other.kind === "similar" ? `score ${other.score.toFixed(3)}` : `the picture to keep: ${other.why}`;
     return element("li", {}, candidate(other, element("h3", {}, nameOf(other.kind)), element("p", { class: "hint" }, why)));
   });
-  return element("li", { class: "group" }, best, element("ul", { class: "others", role: "list" }, ...items));
+  return element("li", { class: "duplicate-group" }, best, element("ul", { class: "others", role: "list" }, ...items));
 }
 
 function candidate(image, ...heading) {

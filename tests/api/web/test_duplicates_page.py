@@ -48,9 +48,10 @@ def test_the_best_is_beside_its_duplicates(open_page: Callable[..., Page], colle
     page = open_page("/duplicates", **WIDTHS[width])
     expect(page.get_by_role("status")).to_contain_text("21 groups: 1 cropped, 20 similar")
     expect(page.get_by_role("banner")).to_contain_text("collection")
-    first = page.locator(".group").first
+    first = page.locator(".duplicate-group").first
     expect(first.get_by_role("heading")).to_have_text(["Keep", "Cropped"])
     expect(first).to_contain_text("48 × 40, PNG")
+    expect(first.locator(".hint").first).to_have_css("font-weight", "400")
     expect(first.locator(".mat.loaded img")).to_have_count(2)
     left, right = (image.bounding_box() for image in first.locator("img").all())
     assert left
@@ -59,7 +60,7 @@ def test_the_best_is_beside_its_duplicates(open_page: Callable[..., Page], colle
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     check_axe(page)
     page.get_by_role("button", name="Show more").click()
-    expect(page.locator(".group")).to_have_count(21)
+    expect(page.locator(".duplicate-group")).to_have_count(21)
     expect(page.get_by_role("button", name="Show more")).to_be_hidden()
     expect(page.get_by_role("heading", name="Best").last).to_be_focused()
     outdated = "the index has changed since: run “likeness duplicates” again"
@@ -81,7 +82,7 @@ def test_a_kind_that_the_page_does_not_know_is_shown_by_its_name(
     page.route("**/duplicates/plan?**", of_later_release)
     page.goto(page.url + "duplicates")
     expect(page.get_by_role("status")).to_contain_text("1 group: 1 mirrored")
-    expect(page.locator(".group").get_by_role("heading")).to_have_text(["Keep", "mirrored"])
+    expect(page.locator(".duplicate-group").get_by_role("heading")).to_have_text(["Keep", "mirrored"])
 
 
 def test_more_groups_of_another_plan_are_not_added(open_page: Callable[..., Page], collection: Collection) -> None:
@@ -89,7 +90,7 @@ def test_more_groups_of_another_plan_are_not_added(open_page: Callable[..., Page
     plan = duplicate_plan_of(searcher, *[("blue.png", "red.png", SIMILAR)] * 45)
     write_plan(collection, plan)
     page = open_page("/duplicates")
-    expect(page.locator(".group")).to_have_count(20)
+    expect(page.locator(".duplicate-group")).to_have_count(20)
     summary = page.get_by_role("status").inner_text()
     newer = duplicate_plan_of(searcher, *[("green.png", "red.png", SIMILAR)] * 35)
     write_plan(collection, newer.model_copy(update={"created_at": plan.created_at + timedelta(minutes=1)}))
@@ -98,23 +99,23 @@ def test_more_groups_of_another_plan_are_not_added(open_page: Callable[..., Page
     expect(again).to_be_focused()
     expect(page.locator("#more-status")).to_contain_text("There is another plan since this page was opened")
     expect(page.get_by_role("button", name="Show more")).to_be_hidden()
-    expect(page.locator(".group")).to_have_count(20)
+    expect(page.locator(".duplicate-group")).to_have_count(20)
     expect(page.get_by_role("status")).to_have_text(summary)
     check_axe(page)
     again.click()
     expect(page.get_by_role("status")).to_contain_text("35 groups")
-    expect(page.locator(".group").first.locator(".keep")).to_contain_text("green.png")
+    expect(page.locator(".duplicate-group").first.locator(".keep")).to_contain_text("green.png")
     expect(page.get_by_role("heading", name="Best").first).to_be_focused()
     expect(page.locator("#more-status")).to_be_empty()
     page.get_by_role("button", name="Show more").click()
-    expect(page.locator(".group")).to_have_count(35)
+    expect(page.locator(".duplicate-group")).to_have_count(35)
 
 
 def test_groups_stay_if_more_cannot_be_shown(open_page: Callable[..., Page], collection: Collection) -> None:
     plan = duplicate_plan_of(Searcher.open(collection), *[("blue.png", "red.png", SIMILAR)] * 21)
     write_plan(collection, plan)
     page = open_page("/duplicates")
-    expect(page.locator(".group")).to_have_count(20)
+    expect(page.locator(".duplicate-group")).to_have_count(20)
     summary = page.get_by_role("status").inner_text()
     page.route("**/duplicates/plan?**", lambda route: route.fulfill(status=503, json={"detail": "it is busy"}))
     page.get_by_role("button", name="Show more").click()
@@ -122,5 +123,5 @@ def test_groups_stay_if_more_cannot_be_shown(open_page: Callable[..., Page], col
     expect(page.get_by_role("status")).to_have_text(summary)
     page.unroute("**/duplicates/plan?**")
     page.get_by_role("button", name="Show more").click()
-    expect(page.locator(".group")).to_have_count(21)
+    expect(page.locator(".duplicate-group")).to_have_count(21)
     expect(page.locator("#more-status")).to_be_empty()
