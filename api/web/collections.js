@@ -14,7 +14,9 @@ export async function offerCollections(current, queryString = () => "") {
     element("option", { value: api.fromRoot(path), selected: name === current }, name));
   if (current === null) options.unshift(element("option", { value: "", selected: true, disabled: true }, "Other collections"));
   const select = element("select", { ariaLabel: "Collection" }, ...options);
+  const own = select.value;
   select.addEventListener("change", () => location.assign(select.value + queryString()));
+  addEventListener("pageshow", () => (select.value = own)); // going back may show the page as it was left
   byId("collections").replaceChildren(select);
   byId("collections").hidden = false;
   byId("collection").hidden = true;
