@@ -15,7 +15,7 @@ import { isRounded, stringify } from "./json.js";
 // The columns of every row. The source's own columns are more interesting and are listed first.
 export const COMMON_COLUMNS = ["image_id", "format", "width", "height", "size", "modified", "uri", "content_hash", "etag"];
 const UNIQUE = ["image_id", "uri"];
-const END_OF_DAY = "T23:59:59.999999";
+export const END_OF_DAY = "T23:59:59.999999";
 
 /** The columns that the fields can filter by, as [name, kind]; `types` are Arrow's, by column. */
 export function filterable(types) {

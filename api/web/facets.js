@@ -1,6 +1,7 @@
 // Facets: values that several pictures share. A click on a value adds it to the filter or removes it.
 
 import * as api from "./api.js";
+import { END_OF_DAY } from "./conditions.js";
 import { element, formatCount, own, screenReaderText } from "./elements.js";
 import { stringify } from "./json.js";
 import { PAGE, isRanked, toAddress, toBody } from "./query.js";
@@ -9,19 +10,21 @@ import { marked } from "./words.js";
 const MAX_VALUES = 12; // per column; a button shows the others
 const MAX_CHIPS = 2; // per picture
 const NO_VALUE = { $exists: false };
+const IN_WORDS = { $gte: "from", $lt: "before", $lte: "to", $prefix: "starts with" };
 const MS_PER_DAY = 86_400_000;
 const LAST_DAY = "9999-12-31"; // ISO 8601 has no day after it
 
 /** The values of a column that a filter allows, if it lists them. */
 export const allowedValues = (filter, column) => listedValues(isObject(filter) ? own(filter, column) : undefined);
 
-/** A condition in words if it is a list of values or a range, otherwise as JSON. */
+/** A condition in words if it is a list of values or one that the page's fields or values make, otherwise as JSON. */
 export function conditionText(operand) {
   if (isSame(operand, NO_VALUE)) return "no value";
-  const bounds = isObject(operand) ? Object.keys(operand).join() : "";
-  if (bounds === "$gte,$lt" && isSame(operand, dayOf(operand.$gte))) return operand.$gte;
-  if (bounds === "$gte,$lt") return `from ${operand.$gte}, before ${operand.$lt}`;
-  if (bounds === "$gte,$lte") return `from ${operand.$gte} to ${operand.$lte}`;
+  if (operand?.$lt && isSame(operand, dayOf(operand.$gte))) return operand.$gte;
+  const operators = isObject(operand) ? Object.keys(operand) : [];
+  if (operators.length && operators.every((name) => own(IN_WORDS, name))) {
+    return operators.map((name) => `${IN_WORDS[name]} ${operand[name]}`.replace(END_OF_DAY, "")).join(", ");
+  }
   const values = listedValues(operand);
   return values.length ? values.map(valueText).join(" or ") : stringify(operand);
 }
@@ -144,7 +147,7 @@ export function foldLongLists(groups) {
 
 /** A value that says what it is about: of answers and numbers, only with the column's name. */
 export const namedValue = (column, value) =>
-  typeof value === "string" && !/^(\W*|[\d\W]+|\w|yes|no|true|false|none|null|unknown|on|off)$/i.test(value)
+  typeof value === "string" && /\p{L}/u.test(value) && !/^(\w|yes|no|true|false|none|null|unknown|on|off)$/i.test(value)
     ? value : `${column}: ${valueText(value)}`;
 
 /** A value in words; also of texts that cannot be seen. */
@@ -169,5 +172,5 @@ const isObject = (value) => value !== null && typeof value === "object" && !Arra
 
 function listedValues(operand) {
   if (isObject(operand)) return Object.keys(operand).join() === "$in" && Array.isArray(operand.$in) ? operand.$in : [];
-  return operand === undefined || operand === null ? [] : [operand];
+  return operand === undefined || operand === null || Array.isArray(operand) ? [] : [operand]; // $or has an array
 }

@@ -21,7 +21,7 @@ def url(tmp_path: Path) -> Iterator[str]:
         "image_id": [f"img/{number}.png" for number in range(6)],
         "title": ["Red mug", " ", *4 * [None]],
         "in_stock": [*3 * ["yes"], *3 * ["no"]],
-        "colour": 2 * ["warm", "cold", "cold"],
+        "colour": 2 * ["тёплый", "cold", "cold"],
     }
     values = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
     types = dict.fromkeys(("title", "in_stock", "colour"), pa.string())
@@ -45,7 +45,7 @@ def test_titles_and_values_say_what_they_are(open_page: Callable[..., Page]) -> 
     page = open_page("/?id=img/0.png")
     expect(heading(page, "More like Red mug")).to_be_visible()
     expect(tiles(page).locator(".tile-name")).to_have_text([f"{number}.png" for number in range(1, 6)])
-    expect(tiles(page).nth(2).locator(".chip")).to_have_text(["in_stock: no", "warm"])
+    expect(tiles(page).nth(2).locator(".chip")).to_have_text(["in_stock: no", "тёплый"])
 
 
 def test_a_lost_upload_can_be_chosen_again(open_page: Callable[..., Page], tmp_path: Path) -> None:

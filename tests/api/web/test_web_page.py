@@ -219,10 +219,25 @@ def test_a_filter_without_matches_is_reported(open_page: Callable[..., Page]) ->
     expect(page.get_by_text("Loosen or remove a filter")).to_be_visible()
 
 
-def test_a_condition_that_the_fields_cannot_edit_is_shown_as_text(open_page: Callable[..., Page]) -> None:
-    page = open_page("/?text=red&filter=" + quote('{"label": {"$in": ["star", "heart"]}, "note": {"$exists": false}}'))
-    conditions = page.locator(".condition code")
-    expect(conditions).to_have_text(["star or heart", "no value"])
+def test_conditions_are_shown_in_words(open_page: Callable[..., Page]) -> None:
+    """In the form are those that its fields cannot edit."""
+    conditions: list[tuple[str, Any, str]] = [
+        ("label", {"$in": ["star", "heart"]}, "star or heart"),
+        ("note", {"$exists": False}, "no value"),
+        ("$or", [{"turned": True}, {"number": 3}], '[{"turned":true},{"number":3}]'),
+        ("width", {"$gt": 3}, '{"$gt":3}'),
+        ("number", {"$gte": 3}, "from 3"),
+        ("height", {"$gte": 3, "$lte": 9000}, "from 3, to 9000"),
+        ("exif_taken", {"$lte": "2024-05-31T23:59:59.999999"}, "to 2024-05-31"),
+        ("modified", {"$gte": "2024-12-01", "$lt": "2025-01-01"}, "from 2024-12-01, before 2025-01-01"),
+        ("pattern", {"$prefix": "str"}, "starts with str"),
+    ]
+    page = open_page("/?filter=" + quote(json.dumps({column: operand for column, operand, _ in conditions})))
+    expect(page.get_by_role("list", name="Filters in use").get_by_role("listitem")).to_have_text(
+        [f"{column}: {text} ×" for column, _, text in conditions]
+    )
+    expect(page.locator(".condition code")).to_have_text([*(text for _, _, text in conditions[:4]), conditions[7][2]])
+    expect(heading(page, "star, heart")).to_be_attached()
 
 
 def test_filters_survive_conversion_to_conditions_and_back(open_page: Callable[..., Page]) -> None:
