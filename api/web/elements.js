@@ -29,6 +29,12 @@ export const formatCount = (number) => number.toLocaleString("en");
 
 export const plural = (number, one, many = `${one}s`) => `${formatCount(number)} ${number === 1 ? one : many}`;
 
+/** A text that is short enough for a heading or a link. */
+export function abbreviated(text) {
+  const [start] = /^.{0,120}/su.exec(text);
+  return start === text ? text : `${start}…`;
+}
+
 /** The last part of an id. */
 export const fileName = (id) => id.split("/").filter(Boolean).pop() ?? id;
 

@@ -2,7 +2,7 @@
 
 import * as api from "./api.js";
 import { END_OF_DAY } from "./conditions.js";
-import { element, formatCount, own, screenReaderText } from "./elements.js";
+import { abbreviated, element, formatCount, own, screenReaderText } from "./elements.js";
 import { stringify } from "./json.js";
 import { PAGE, isRanked, toAddress, toBody } from "./query.js";
 import { marked } from "./words.js";
@@ -23,10 +23,10 @@ export function conditionText(operand) {
   if (operand?.$lt && isSame(operand, dayOf(operand.$gte))) return operand.$gte;
   const operators = isObject(operand) ? Object.keys(operand) : [];
   if (operators.length && operators.every((name) => own(IN_WORDS, name))) {
-    return operators.map((name) => `${IN_WORDS[name]} ${operand[name]}`.replace(END_OF_DAY, "")).join(", ");
+    return operators.map((name) => `${IN_WORDS[name]} ${valueText(operand[name])}`.replace(END_OF_DAY, "")).join(", ");
   }
   const values = listedValues(operand);
-  return values.length ? values.map(valueText).join(" or ") : stringify(operand);
+  return abbreviated(values.length ? values.map(valueText).join(" or ") : stringify(operand));
 }
 
 /** The filter with a value of a column added or removed. `range` is the condition for the value, if it is a period. */
@@ -146,14 +146,16 @@ export function foldLongLists(groups) {
 }
 
 /** A value that says what it is about: of answers and numbers, only with the column's name. */
-export const namedValue = (column, value) =>
-  typeof value === "string" && /\p{L}/u.test(value) && !/^(\w|yes|no|true|false|none|null|unknown|on|off)$/i.test(value)
-    ? value : `${column}: ${valueText(value)}`;
+export function namedValue(column, value) {
+  const isName = typeof value === "string" && /\p{L}/u.test(value)
+    && !/^(\w|yes|no|true|false|none|null|unknown|on|off)$/i.test(value);
+  return isName ? valueText(value) : `${column}: ${valueText(value)}`;
+}
 
-/** A value in words; also of texts that cannot be seen. */
+/** A value in words; also of texts that cannot be seen, or are long. */
 export function valueText(value) {
   if (isBlank(value)) return value ? "(blank)" : "(empty)";
-  return typeof value === "boolean" ? (value ? "yes" : "no") : String(value);
+  return typeof value === "boolean" ? (value ? "yes" : "no") : abbreviated(String(value));
 }
 
 const isBlank = (value) => typeof value === "string" && !value.trim();

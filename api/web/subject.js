@@ -2,7 +2,7 @@
 
 import { hasKey, pictureAddress, savePicture } from "./api.js";
 import { cropButtons, showCrop, showLines } from "./crop.js";
-import { copy, element, fileName, formatCount, own, titleOf } from "./elements.js";
+import { abbreviated, copy, element, fileName, formatCount, own, titleOf } from "./elements.js";
 import { allowedValues, namedValue, queryLink } from "./facets.js";
 import { stringify } from "./json.js";
 import { showBeside } from "./problems.js";
@@ -21,7 +21,7 @@ export function queryHeading(query) {
   if (query.like.length || query.unlike.length) return title("A mix of pictures");
   const columns = Object.keys(query.filter ?? {});
   const values = columns.flatMap((column) => allowedValues(query.filter, column).map((value) => namedValue(column, value)));
-  return title(values.join(", ") || (query.filter ? "Pictures that pass the filter" : "All pictures"));
+  return title(abbreviated(values.join(", ")) || (query.filter ? "Pictures that pass the filter" : "All pictures"));
 }
 
 /** An uploaded picture. It exists only in this tab, so it is not part of the address. */

@@ -16,6 +16,8 @@ pytestmark = pytest.mark.browser
 INHERITED = ("constructor", "toString", "valueOf", "__proto__")
 OF_THE_PAGE = ("id", "pixels", "file", "source")
 LONG = "W" * 300
+LONG_NAME = "a_long_name_" * 9
+SHORTENED = "W" * 120 + "…"
 
 
 @pytest.fixture(scope="module")
@@ -23,10 +25,11 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A server of six pictures, two of which share each value."""
     names = (*INHERITED, *OF_THE_PAGE)
     values = [
-        {"caption": [LONG, "short"][number % 2]} | {name: f"{name} of {'abc'[number % 3]}" for name in names}
+        {"caption": [LONG, "short"][number % 2], LONG_NAME: number}
+        | {name: f"{name} of {'abc'[number % 3]}" for name in names}
         for number in range(6)
     ]
-    types = dict.fromkeys(["caption", *names], pa.string())
+    types = dict.fromkeys(["caption", *names], pa.string()) | {LONG_NAME: pa.int64()}
     with columns_site(tmp_path_factory.mktemp("names"), values, types) as address:
         yield address
 
@@ -80,6 +83,13 @@ def test_a_long_word_is_no_wider_than_the_window(open_page: Callable[..., Page],
     size: Any = {"width": width, "height": 800}
     page = open_page(address, viewport=size)
     ids(page)
+    if page.locator("#unfold").is_visible():
+        page.locator("#unfold").click()
+    page.get_by_text("Filters and options").click()
+    expect(page.locator(".facet").get_by_role("link", name=SHORTENED)).to_be_visible()
+    if address == LONG_FILTER:
+        expect(heading(page, SHORTENED)).to_have_text(SHORTENED)
+        expect(page.get_by_role("list", name="Filters in use")).to_have_text(f"caption: {SHORTENED} ×")
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     edges = page.locator(".word, .chip, .group").evaluate_all("all => all.map((it) => it.getBoundingClientRect().left)")
     assert edges
