@@ -1,5 +1,7 @@
 // Takes pictures that the user chooses, drops or pastes.
 
+import { isAddress } from "./elements.js";
+
 /**
  * Call `onPicture` with each picture that is chosen in `input`, dropped on the page or pasted, and `onAddress` with each
  * web address that is dropped or pasted. `overlay` is shown while something is dragged over the page.
@@ -25,8 +27,8 @@ function take(data, onPicture, onAddress) {
     onPicture(file);
     return true;
   }
-  const lines = (data.getData("text/uri-list") || data.getData("text/plain")).split(/\r?\n/);
-  const address = lines.find((line) => /^https?:\/\/\S+$/i.test(line));
+  const lines = (data.getData("text/uri-list") || data.getData("text/plain")).split("\n");
+  const address = lines.map((line) => line.trim()).find(isAddress);
   if (!address) return false;
   onAddress(address);
   return true;

@@ -35,6 +35,8 @@ export function abbreviated(text) {
   return start === text ? text : `${start}…`;
 }
 
+export const isAddress = (value) => typeof value === "string" && /^https?:\/\/\S+$/i.test(value);
+
 /** The last part of an id. */
 export const fileName = (id) => id.split("/").filter(Boolean).pop() ?? id;
 

@@ -15,7 +15,7 @@
 //   diversity  how much the matches should differ, 0 to 1, or null
 // An option of an address that is no such value is passed on as it is, and the server says what is wrong.
 
-import { own } from "./elements.js";
+import { isAddress, own } from "./elements.js";
 import { parse, stringify } from "./json.js";
 
 export const PAGE = 24;
@@ -156,7 +156,7 @@ export async function toBody(query, file, maxK, others = {}) {
 export function parseInput(text) {
   const value = text.trim();
   if (!value) return null;
-  return { kind: /^https?:\/\/\S+$/i.test(value) ? "url" : "text", value };
+  return { kind: isAddress(value) ? "url" : "text", value };
 }
 
 function form(file, options) {

@@ -2,7 +2,7 @@
 
 import { hasKey, pictureAddress, savePicture } from "./api.js";
 import { cropButtons, showCrop, showLines } from "./crop.js";
-import { abbreviated, copy, element, fileName, formatCount, own, titleOf } from "./elements.js";
+import { abbreviated, copy, element, fileName, formatCount, isAddress, own, titleOf } from "./elements.js";
 import { allowedValues, namedValue, queryLink } from "./facets.js";
 import { stringify } from "./json.js";
 import { showBeside } from "./problems.js";
@@ -126,7 +126,6 @@ function imageFacts({ image_id: id, uri, size, width, height, format, modified, 
 
 /** A value in full: web addresses as links, a list without brackets, with each address on a line of its own. */
 function fact(value, terms) {
-  const isAddress = (each) => typeof each === "string" && /^https?:\/\/\S+$/i.test(each);
   if (isAddress(value)) return element("a", { href: value, rel: "noreferrer" }, value);
   if (typeof value === "string") return element("span", {}, ...marked(value, terms));
   const isSimple = (each) => each === null || typeof each !== "object";

@@ -58,7 +58,7 @@ def test_search_by_paste_of_a_picture_or_of_its_address(open_page: Callable[...,
     expect(heading(page, "Like your picture")).to_be_visible()
     assert ids(page)[0] == picture.image_id
     url = f"{site.pictures_at}/{picture.image_id}"
-    page.evaluate("(url) => navigator.clipboard.writeText(url)", url)
+    page.evaluate("(url) => navigator.clipboard.writeText(url)", f"  {url}\n")
     page.keyboard.press("Control+V")
     expect(heading(page, f"Like {url}")).to_be_visible()
     assert ids(page)[0] == picture.image_id
