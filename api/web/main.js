@@ -36,12 +36,15 @@ function navigate(query, trail = []) {
   if (toAddress(query) === toAddress(current) && state.upload === (history.state?.upload ?? null)) {
     history.replaceState({ ...state, trail: history.state?.trail ?? trail }, "");
   } else {
-    history.replaceState({ ...history.state, scroll: scrollY }, "");
+    saveScroll();
     history.pushState(state, "", toAddress(query));
   }
   scrollTo(0, 0);
   return show(query, { focus: true });
 }
+
+/** Save how far the page is scrolled in the entry of the history, for when this is shown again. */
+const saveScroll = () => history.replaceState({ ...history.state, scroll: scrollY }, "");
 
 /** Show a query and its matches. With `focus`, focus the heading, unless the focus is on an option. */
 async function show(query, { focus = false, scroll = 0 } = {}) {
@@ -358,5 +361,6 @@ takePictures({
   onPicture: searchUpload,
   onAddress: (url) => changeQuery({ ...NO_MIX, kind: "url", value: url }),
 });
-history.scrollRestoration = "manual";
-show(fromAddress(location.search, history.state));
+addEventListener("pagehide", saveScroll);
+history.scrollRestoration = "manual"; // the browser's own comes before the pictures
+show(fromAddress(location.search, history.state), { scroll: history.state?.scroll });

@@ -169,6 +169,14 @@ def test_more_like_a_picture_with_its_facts(open_page: Callable[..., Page], site
     assert page.evaluate("scrollY") == scrolled > 0
     page.go_forward()
     expect(title).to_be_visible()
+    page.go_back()
+    expect(heading(page, "“star”")).to_be_visible()
+    assert ids(page) == before
+    page.reload()
+    assert (ids(page), page.evaluate("scrollY")) == (before, scrolled)
+    page.goto("/duplicates")
+    page.go_back()
+    assert (ids(page), page.evaluate("scrollY")) == (before, scrolled)
 
 
 def test_duplicates_are_folded_on_request(open_page: Callable[..., Page], site: Site) -> None:
