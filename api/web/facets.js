@@ -124,8 +124,18 @@ function valueLink(query, column, { value, filter: range }, count) {
   const changed = { ...query, k: PAGE, filter: toggleValue(query.filter, column, value, range) };
   const text = isBlank(value) ? element("span", { class: "blank" }, valueText(value)) : valueText(value);
   const link = queryLink(changed, { class: "chip", ariaCurrent: isActive ? "true" : null }, text);
+  link.dataset.value = stringify([column, value]);
   link.append(element("span", { class: "count" }, count));
   return element("li", {}, link);
+}
+
+/** Show `groups` in `root`, an element of the panel of filters. A value that has the focus keeps it. */
+export function showGroups(root, groups) {
+  const { value } = document.activeElement.dataset;
+  root.replaceChildren(...groups);
+  if (value === undefined) return;
+  const link = [...root.querySelectorAll("a")].find((each) => each.dataset.value === value);
+  (link ?? root.closest("details").querySelector("summary")).focus({ preventScroll: true });
 }
 
 /** Show only the first values of each group, with a button for the others. */

@@ -5,7 +5,7 @@ import { offerCollections } from "./collections.js";
 import { takePictures } from "./drop.js";
 import { byId, element, plural } from "./elements.js";
 import { filterable } from "./conditions.js";
-import { activeFilters, countValues, facetGroups, foldLongLists, queryLink } from "./facets.js";
+import { activeFilters, countValues, facetGroups, foldLongLists, queryLink, showGroups } from "./facets.js";
 import { Filters } from "./filters.js";
 import { placesMap } from "./map.js";
 import { Marks, mixList, mixed, saveExamples } from "./mix.js";
@@ -243,7 +243,7 @@ async function showFacets(signal) {
   const counted = collection;
   const groups = await countedGroups(signal).catch(({ message }) =>
     [element("p", { class: "hint" }, `The values to filter by are missing: ${message}`)]);
-  if (!signal.aborted && counted === collection) byId("facets").replaceChildren(...groups);
+  if (!signal.aborted && counted === collection) showGroups(byId("facets"), groups);
 }
 
 async function countedGroups(signal) {

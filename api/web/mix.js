@@ -20,6 +20,7 @@ export class Marks {
       this.#marks.clear();
       for (const button of document.querySelectorAll(".mark")) button.ariaPressed = "false";
       this.#update();
+      byId("answer").focus({ preventScroll: true }); // the bar with the button is gone
     });
   }
 

@@ -197,6 +197,7 @@ def test_marked_pictures_are_mixed_into_the_query(open_page: Callable[..., Page]
     expect(page.get_by_role("list", name="Mixed with")).to_have_count(0)
     ids(page)
     page.get_by_role("button", name="Clear").click()
+    expect(page.get_by_role("region", name="Search results")).to_be_focused()
     mark(tiles(page).nth(4), "Less")
     page.locator("#mix-search").click()
     expect(page.get_by_role("list", name="Mixed with").get_by_role("link")).to_have_count(1)
