@@ -37,9 +37,9 @@ def recipe_of(
     embed = text_embedding(spec, model, load)
     match spec.kind:
         case "quality":
-            return replace(class_recipe(_QUALITY), id="quality")
+            return replace(class_recipe(_QUALITY, model), id="quality")
         case "predictor":
-            return class_recipe(str(spec.predictor))
+            return class_recipe(str(spec.predictor), model)
         case "classifier":
             return _classifier_recipe(str(spec.classifier), spec.top_k, resources)
         case "captioner":
@@ -62,18 +62,19 @@ def recipe_of(
             raise ValueError(f"expected an annotation with a predictor, got {computed}")
 
 
-def class_recipe(name: str) -> Recipe:
+def class_recipe(name: str, model: ModelRecord) -> Recipe:
     """The recipe for a class named `module:Class`, constructed once per worker process, without arguments.
 
     Its attribute `needs` is image, embedding or file. Pictures are squashed to `side` × `side`; with `shortest_edge`
-    their middle is cut out instead. The fingerprint covers `version`, or the module's source if there is none.
+    their middle is cut out instead. The fingerprint covers `version`, or the module's source if there is none, and the
+    `model` if the class gets vectors of it.
     """
     source = PythonClass.in_working_directory(name)
     needs: Any = getattr(source.find(), "needs", None)
     if needs not in NEEDS:
         raise UsageError(f"{name} has needs = {needs!r}: expected one of {', '.join(NEEDS)}")
     crop = source.crop()
-    fingerprint = source.fingerprint((needs, crop))
+    fingerprint = source.fingerprint((needs, model.fingerprint if needs == "embedding" else crop))
     return Recipe(id=name, fingerprint=fingerprint, needs=needs, make=source.construct, crop=crop)
 
 

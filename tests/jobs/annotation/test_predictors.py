@@ -11,7 +11,16 @@ from PIL import Image, ImageFilter
 from index.collection import Collection
 from jobs.annotation.predictors.quality import Quality
 from jobs.demo.gallery import plan_exhibit
-from tests.support.collections.hand_made import add_files, add_run, metadata_of, rows, unit_vectors
+from tests.support.collections.hand_made import (
+    MODEL,
+    add_files,
+    add_run,
+    add_version,
+    hashed,
+    metadata_of,
+    rows,
+    unit_vectors,
+)
 from tests.support.collections.small_collection import PLAIN
 from tests.support.command_line import Run
 from tests.support.listings import write_files
@@ -37,6 +46,13 @@ class Size:
 
     def __call__(self, batch):
         return {"bytes": [len(data) for data in batch["file"]]}
+
+class First:
+    needs = "embedding"
+    version = 1
+
+    def __call__(self, batch):
+        return {"": batch["embedding"][:, 0]}
 
 class Nothing:
     """Does not say what it needs."""
@@ -75,6 +91,16 @@ def test_classes_of_the_user_get_crops_or_whole_files(pictures: Collection, run:
     assert run(*command, "f", "--predictor", "own:Size").code == 0
     sizes = {name: row["f_bytes"] for name, row in metadata_of(pictures).items() if name in COLOURS}
     assert sizes == {name: (tmp_path / name).stat().st_size for name in COLOURS}
+
+
+def test_another_model_gives_a_class_that_takes_vectors_other_values(pictures: Collection, run: Run) -> None:
+    other = MODEL.model_copy(update={"fingerprint": "b" * 64})
+    for model, seed in ((MODEL, 1), (other, 2)):
+        ids, vectors = [*COLOURS, "gone.png"], unit_vectors(4, seed)
+        add_version(pictures, hashed(rows(ids, vectors), "same bytes"), model=model)
+        assert run("annotate", pictures.location, "--name", "first", "--predictor", "own:First").code == 0
+        shown = metadata_of(pictures)
+        assert [shown[image_id]["first"] for image_id in ids] == pytest.approx(vectors[:, 0].tolist())
 
 
 def test_a_file_that_changed_since_its_embedding_is_a_reject_until_it_is_back(
