@@ -10,10 +10,10 @@ from typing import Any, Self
 import pyarrow as pa
 
 from index.collection import Collection
-from index.collection.catalog.catalog import Catalog, RunRows
+from index.collection.catalog.catalog import FILE_BITS, Catalog, RunRows, split_seq
 from index.collection.merged.merge import merge_runs
 from index.collection.records.run_manifest import RowFile, RunCounts, RunManifest, RunStart
-from index.collection.rows import FILTERED
+from index.collection.rows import FILTERED, numbers_of
 from jobs.addresses.record_checks import record_fetches
 from jobs.embedding.report import BlockSummary, EmbedReport
 from jobs.errors import JobError, UsageError
@@ -58,7 +58,12 @@ def commit(
     """
     collection.check_lease()
     catalogs = [(each, each.catalog(collection)) for each in written]
-    checked = [(each, rows, _checked_counts(each, rows, max_reject_rate)) for each, rows in catalogs]
+    try:
+        checked = [(each, rows, _checked_counts(each, rows, max_reject_rate)) for each, rows in catalogs]
+    except JobError:
+        for each, rows in catalogs:
+            _remove_replaced(collection, each, rows)
+        raise
     now = now or datetime.now(UTC)
     for each, rows in catalogs:
         plan, began = each.plan, each.run.started_at
@@ -67,6 +72,8 @@ def commit(
     for each, rows, counts in checked:
         if counts is not None:
             published.append(_publish(collection, each, rows, counts))
+        else:
+            _remove_replaced(collection, each, rows)
     if published:
         merge_runs(collection)
     return published
@@ -95,6 +102,20 @@ _NEW_AND_OLD = """
 def _publish(collection: Collection, written: WrittenRun, rows: Catalog, counts: RunCounts) -> RunManifest:
     facts, deletes = rows.store_facts(), _deleted_ids(written.plan)
     return collection.commit_run(written.run, written.files, facts=facts, deletes=deletes, counts=counts)
+
+
+_OF_EACH_FILE = f"SELECT min(seq) AS seq FROM live_rows GROUP BY seq >> {FILE_BITS}"
+
+
+def _remove_replaced(collection: Collection, written: WrittenRun, rows: Catalog) -> None:
+    """Remove the files of earlier tries at an unpublished run whose images this one has all tried again. Else each
+    round of a watch would leave a file, and each would read them all.
+    """
+    needed = set(split_seq(numbers_of(rows.table(_OF_EACH_FILE)["seq"]))[1].tolist())
+    for number, file in enumerate(written.files[: len(written.plan.files)]):
+        if number not in needed:
+            collection.storage.delete(file.path)
+            written.files.remove(file)
 
 
 def _deleted_ids(plan: Plan) -> Iterator[pa.Array[Any]]:
