@@ -267,6 +267,7 @@ def _plan(live: LiveRows, log: Snapshot, recipe: Recipe, run: RunStart | None) -
         listed=counts["listed"],
         todo=Listing.of(catalog.query(_TODO.format(columns=_COLUMNS[recipe.needs == "embedding"]))),
         rejects=catalog.store(_REJECTS),
+        images=f"{catalog.name}.listed",
         run=run,
         files=files,
         attempt=next_attempt(files),

@@ -87,15 +87,15 @@ SELECT count(*) FILTER (new.error_reason IS NULL) AS embedded,
        count(todo.image_id) AS attempted,
        bool_and(coalesce(new.retryable AND before.retryable
                          AND coalesce(new.uri, '') = coalesce(before.uri, ''), false)) IS NOT false AS failed_again
-FROM live_rows AS new
+FROM {{rows}} AS new
 LEFT JOIN {{todo}} AS todo USING (image_id)
 LEFT JOIN {{before}} AS before USING (image_id)
 """
 _NO_REJECTS = "(SELECT image_id, uri, error_reason, retryable FROM live_rows WHERE false)"
 _NEW_AND_OLD = """
-(SELECT error_reason FROM live_rows
+(SELECT error_reason FROM {rows}
  UNION ALL
- SELECT error_reason FROM {before} ANTI JOIN live_rows USING (image_id))
+ SELECT error_reason FROM {before} ANTI JOIN {rows} USING (image_id))
 """
 
 
@@ -131,7 +131,8 @@ def _checked_counts(written: WrittenRun, rows: Catalog, max_reject_rate: float) 
     """
     plan, report = written.plan, written.report
     before = plan.rejects.sql if plan.rejects else _NO_REJECTS
-    [counts] = rows.table(_COUNTS.format(todo=plan.todo.view, before=before)).to_pylist()
+    new = f"(FROM live_rows SEMI JOIN {plan.images} USING (image_id))" if plan.images else "live_rows"
+    [counts] = rows.table(_COUNTS.format(rows=new, todo=plan.todo.view, before=before)).to_pylist()
     missing = plan.todo.num_rows - counts["attempted"]
     if missing or report.done != plan.todo.num_rows:
         raise JobError(
@@ -140,7 +141,7 @@ def _checked_counts(written: WrittenRun, rows: Catalog, max_reject_rate: float) 
             "same command again to continue, and please report this as a bug"
         )
     report.retryable = counts["retryable"]
-    report.set_reasons(count_reasons(rows, _NEW_AND_OLD.format(before=before)))
+    report.set_reasons(count_reasons(rows, _NEW_AND_OLD.format(rows=new, before=before)))
     if report.filtered_in_all and report.unfiltered == report.reject_reasons.total():
         raise UsageError(
             f"--keep keeps none of the {report.listed} images of {plan.source}, so nothing was published: expected "

@@ -28,7 +28,8 @@ class Plan:
     rows of later ones win, so the names of their files sort later.
 
     `rejects` has `image_id`, `uri`, `error_reason` and `retryable` of the live rejects of the listed images, `deletes`
-    the `seq` and `image_id` of rows that the run will record as deleted; None: there are none.
+    the `seq` and `image_id` of rows that the run will record as deleted; None: there are none. If the resumed run may
+    have rows of images that are gone since, those of the `images`, a query with `image_id`, count.
     """
 
     source: str
@@ -39,6 +40,7 @@ class Plan:
     catalog: Catalog | None = None
     refused: Listing | None = None
     rejects: StoredAnswer | None = None
+    images: str = ""
     run: RunStart | None = None
     files: Sequence[RowFile] = ()
     attempt: int = 1

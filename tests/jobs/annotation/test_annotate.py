@@ -488,7 +488,11 @@ def test_images_that_failed_and_are_gone_hold_nothing_up(collection: Collection)
     failing = Halves(bad=frozenset(new))
     with pytest.raises(TooManyRejectsError):
         annotate(collection, failing)
-    add_run(collection, deletes=new)
+    add_run(collection, deletes=new[1:])
+    build_index(collection)
+    report = annotate(collection, failing)
+    assert (report.reject_reasons.total(), report.listed) == (1, len(IDS) + 1)
+    add_run(collection, deletes=new[:1])
     build_index(collection)
     assert annotate(collection, failing).rejected == 0
 
