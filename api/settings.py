@@ -27,7 +27,6 @@ _OTHER_REQUESTS: Final = 64
 # links to a folder, which each pod names differently and updates move.
 AbsolutePath = Annotated[str, Field(min_length=1), AfterValidator(lambda path: str(Path(path).absolute()))]
 
-
 # What a browser's Origin header says of a site; anything else, such as a slash at the end, would never equal one.
 _ORIGIN: Final = re.compile(r"\*|null|[a-z][a-z0-9+.-]*://[a-z0-9._:\[\]-]+")
 _HOST: Final = re.compile(r"[^/?#*@\s,]+")

@@ -210,5 +210,5 @@ def _write(path: Path, contents: _KeyFile) -> None:
         write_atomic(path.resolve(), data, private=True)
     except PermissionError as error:
         raise KeysError(
-            f"{path} cannot be written ({error.strerror}): expected its owner, or root, to change it"
+            f"{path} cannot be written ({error.strerror}): expected root, or its owner if in its group, to change it"
         ) from error

@@ -86,7 +86,7 @@ export function chips({ metadata, group, words }, facets, query) {
     const value = metadata[name];
     const isActive = allowedValues(query.filter, name).includes(value);
     const filter = isActive ? query.filter : toggleValue(query.filter, name, value);
-    return queryLink({ ...query, k: PAGE, filter }, { class: "chip", title: `${name}: ${valueText(value)}` },
+    return queryLink({ ...query, k: PAGE, filter }, { class: "chip", title: `${name}: ${value}` },
       ...marked(namedValue(name, value), own(words, name)));
   });
 }
@@ -123,7 +123,8 @@ function valueLink(query, column, { value, filter: range }, count) {
   const isActive = range ? isSame(own(query.filter, column), range) : allowedValues(query.filter, column).includes(value);
   const changed = { ...query, k: PAGE, filter: toggleValue(query.filter, column, value, range) };
   const text = isBlank(value) ? element("span", { class: "blank" }, valueText(value)) : valueText(value);
-  const link = queryLink(changed, { class: "chip", ariaCurrent: isActive ? "true" : null }, text);
+  const title = typeof value === "string" && abbreviated(value) !== value ? value : null;
+  const link = queryLink(changed, { class: "chip", title, ariaCurrent: isActive ? "true" : null }, text);
   link.dataset.value = stringify([column, value]);
   link.append(element("span", { class: "count" }, count));
   return element("li", {}, link);
@@ -134,7 +135,7 @@ export function showGroups(root, groups) {
   const { value } = document.activeElement.dataset;
   root.replaceChildren(...groups);
   if (value === undefined) return;
-  const link = [...root.querySelectorAll("a")].find((each) => each.dataset.value === value);
+  const link = [...root.querySelectorAll("li:not([hidden]) > a")].find((each) => each.dataset.value === value);
   (link ?? root.closest("details").querySelector("summary")).focus({ preventScroll: true });
 }
 

@@ -361,6 +361,8 @@ takePictures({
   onPicture: searchUpload,
   onAddress: (url) => changeQuery({ ...NO_MIX, kind: "url", value: url }),
 });
-addEventListener("pagehide", saveScroll);
+addEventListener("pagehide", () => {
+  if (byId("answer").ariaBusy !== "true") saveScroll();
+});
 history.scrollRestoration = "manual"; // the browser's own comes before the pictures
 show(fromAddress(location.search, history.state), { scroll: history.state?.scroll });

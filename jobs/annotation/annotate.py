@@ -112,7 +112,8 @@ class Annotate:
         earlier = [number for number, run in enumerate(known.runs) if run.model.agrees_with(plan.model)]
         learned = self._learned(name, recipe, log, live, begun=bool(earlier or plan.run))
         plan = replace(plan, run=plan.run or log.start_run(SOURCE, plan.model))
-        load = partial(recipe.load, name, learned, proven=plan.todo.num_rows < plan.listed)
+        # What learns may hold the job, which cannot be sent to workers.
+        load = partial(replace(recipe, learn=None).load, name, learned, proven=plan.todo.num_rows < plan.listed)
         activity = f"annotating {name}"
         if recipe.needs == "embedding":
             written = self._write_from_vectors(plan, log, recipe, live, load=load, activity=activity)

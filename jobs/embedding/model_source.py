@@ -184,8 +184,13 @@ def recorded_model(record: ModelRecord, embedder: str | None = None, model: str 
         raise ModelNotFoundError(f"{error}{moved}") from error
     found = model_record(source.identity, record.tiles)
     if not found.agrees_with(record):
+        if model:
+            raise OtherModelError(
+                f"--model names {found}, but the collection was embedded with {record}: name the new place of that "
+                "model, or embed everything again with `likeness reembed --model`"
+            )
         raise OtherModelError(
-            f"{model or record.id} has changed: it is now {found}, but the collection was embedded with {record}"
+            f"{record.id} has changed: it is now {found}, but the collection was embedded with {record}"
             f"{what_changed(found.id, record.id)}; restore it, or re-embed with --model or --embedder"
         )
     return source

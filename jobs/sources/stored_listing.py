@@ -75,8 +75,10 @@ class Listing:
         """The images, with the columns of `whole_schema`, in tables of `rows` rows each, but for the last; by default
         as they are read, a row group at a time.
         """
-        changed = (images for _, images in self.beside(f"SELECT seq AS number FROM {self.view}"))
-        read = self._stored_tables() if self._is_stored else changed
+        if self._is_stored:
+            read = self._stored_tables()
+        else:
+            read = (images for _, images in self.beside(f"SELECT seq AS number FROM {self.view}"))
         if rows is None:
             yield from read
             return

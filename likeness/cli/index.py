@@ -65,7 +65,7 @@ def index(
     )
 
 
-@with_fields(_WHERE)
+@with_fields(*MODEL, _WHERE)
 def compact(
     collection: CollectionArgument,
     accept_lost_runs: AcceptLostRunsOption = False,
@@ -75,10 +75,12 @@ def compact(
 
     Example: `likeness compact my-collection`
     """
+    from jobs.embedding.model_source import load_recorded
     from jobs.spec import Resources
 
+    load = partial(load_recorded, model=options["model"], embedder=options["embedder"])
     opened, resources = open_collection(collection), model_of(Resources, options)
-    build_and_show(opened, resources=resources, rebuild=True, accept_lost_runs=accept_lost_runs)
+    build_and_show(opened, resources=resources, rebuild=True, accept_lost_runs=accept_lost_runs, load=load)
 
 
 def build_and_show(

@@ -306,7 +306,7 @@ def test_a_collection_that_has_moved_is_opened_and_a_missing_one_refused(tmp_pat
     page = html_of(moved.search("red.png"))
     assert page.sources == []
     assert any("3 pictures cannot be shown" in text for text in page.texts)
-    with pytest.raises(ModelError, match=r"model 'fake' is neither a folder .*model has moved"):
+    with pytest.raises(ModelError, match=r"'fake' is neither a folder .*has moved, .*LIKENESS_MODEL, in Python model="):
         moved.search("a red star")
 
 

@@ -1,5 +1,6 @@
 """Matches: the nearest of each image in another collection, or in its own, as columns and as a file of pairs."""
 
+import json
 import sys
 from contextlib import nullcontext
 from pathlib import Path
@@ -220,6 +221,10 @@ def test_columns_of_stored_vectors_are_the_same_on_ray(
         lives = [log.snapshot().live for log in (here, there)]
         tables = [live.read(["image_id", *live.metadata]).sort_by("image_id") for live in lives]
         assert tables[0].equals(tables[1].rename_columns(tables[0].column_names))
+    job: dict[str, Any] = {"source": str(tmp_path / "demo" / "pictures"), "collection": demo.location}
+    labels = {"name": "shape_job", "labels": ["a star", "a moon"]}
+    (tmp_path / "job.yaml").write_text(json.dumps(job | {"resources": {"on": "ray"}, "annotations": [labels]}))
+    assert "shape_job: 30 images annotated" in run("reembed", "--spec", tmp_path / "job.yaml").out
 
 
 @pytest.mark.ray

@@ -284,6 +284,11 @@ def test_every_command_that_needs_the_model_takes_its_new_place(run: Run, pictur
         assert refused.code == 2
         assert re.search("there is no folder .*old: .*has moved, name its new place: --model", refused.err)
         assert run(*command, "--model", tmp_path / "new").code == 0
+    settings = tmp_path / "new" / "processor_config.json"
+    other = Path(shutil.copytree(tmp_path / "new", tmp_path / "other")) / settings.name
+    other.write_text(settings.read_text().replace('"rescale_factor": ', '"rescale_factor": 2e0, "was": '))
+    refused = run("annotate", "c", "--name", "mood", "--label", "good", "--model", other.parent)
+    assert re.search("--model names .*other .*, but the collection was embedded with .*old", refused.err)
     job: dict[str, Any] = {"source": str(pictures), "collection": "c", "model": "./new", "resources": {"on": "local"}}
     job["annotations"] = [{"name": "warmth", "labels": ["warm", "cold"]}]
     (tmp_path / "job.yaml").write_text(json.dumps(job))
