@@ -98,7 +98,7 @@ class Likeness:
         cls,
         collection: str | os.PathLike[str],
         *,
-        model: str | None = None,
+        model: str | os.PathLike[str] | None = None,
         revision: str | None = None,
         embedder: str | None = None,
         device: str | None = None,
@@ -110,6 +110,7 @@ class Likeness:
         that made the vectors, `module:Class`, if one did: its code runs only if you name it. Raises CollectionError,
         and ModelError if you name another.
         """
+        model = None if model is None else os.fspath(model)
         opened = Collection.open(collection)
         searcher = open_last_good(opened, Searcher.open)
         _check_class(embedder, model or searcher.model.id)

@@ -176,7 +176,8 @@ def _locate(model: str, revision: str | None) -> tuple[Path, str, str | None]:
     folder = DEMO_MODEL if named else Path(os.path.expanduser(model))  # noqa: PTH111  # keeps an unknown ~user
     if folder.is_dir():
         if revision is not None:
-            raise ModelError(f"'{model}' is a folder, but only hub ids have revisions: leave '{revision}' out")
+            what = "the model that comes with Likeness" if named else "a folder"
+            raise ModelError(f"'{model}' is {what}, but only hub ids have revisions: leave '{revision}' out")
         folder = folder.resolve()
         return folder, model if named else _utf8(folder), None
     if model.startswith(("/", ".", "~")) or model.count("/") > 1 or model.endswith("/") or folder.exists():

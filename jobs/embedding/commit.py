@@ -150,7 +150,7 @@ def _checked_counts(written: WrittenRun, rows: Catalog, max_reject_rate: float) 
         )
     again = "run the same command again: it embeds nothing twice"
     require_few_rejects(report.reject_reasons, report.unfiltered, max_reject_rate, again)
-    if counts["failed_again"] and not plan.deleted:
+    if counts["failed_again"] and not (plan.deleted or plan.moved):
         return None
     return RunCounts(
         listed=report.listed,

@@ -6,6 +6,7 @@ import itertools
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,6 +14,7 @@ import pyarrow.compute as pc
 from embedder.images.exif import EXIF_COLUMNS
 from index.collection.catalog.catalog import FIRST_SEQ, Catalog
 from index.collection.collection import Snapshot
+from index.collection.records.model_record import ModelRecord
 from index.collection.rows import in_memory, is_filtered, metadata_columns
 from jobs.planning import plan_query as sql
 from jobs.planning.decide import NONE_RELISTED, Decisions, PlannedJob, where
@@ -68,7 +70,8 @@ def compare(listing: Listing, snapshot: Snapshot, job: PlannedJob) -> SourceChan
         catalog = snapshot.everything(usable)
         decisions, missing = _decide(listing, snapshot, job, catalog)
     first, *others = (each.planned() for each in decisions)
-    plans = [replace(first, deletes=catalog.store("SELECT seq, image_id FROM missing WHERE gone")), *others]
+    gone = catalog.store("SELECT seq, image_id FROM missing WHERE gone")
+    plans = [replace(first, deletes=gone, moved=_has_moved(snapshot, job.model)), *others]
     rows = Counter[str]()
     for number, count in catalog.live_counts.items():
         rows[catalog.runs[number].source] += count
@@ -82,6 +85,13 @@ def compare(listing: Listing, snapshot: Snapshot, job: PlannedJob) -> SourceChan
         counts=_counts(decisions, **missing, replaced=sum(each["images"] for each in replaced)),
         replaced=[ReplacedImages(**each, rows=rows[each["source"]]) for each in replaced],
     )
+
+
+def _has_moved(snapshot: Snapshot, model: ModelRecord) -> bool:
+    """Whether the newest run names a folder for this model that is no longer there."""
+    if not snapshot.committed or not (known := snapshot.committed[-1].model).agrees_with(model):
+        return False
+    return known.id != model.id and Path(known.id).is_absolute() and not Path(known.id).is_dir()
 
 
 def _decide(

@@ -29,7 +29,8 @@ class Plan:
 
     `rejects` has `image_id`, `uri`, `error_reason` and `retryable` of the live rejects of the listed images, `deletes`
     the `seq` and `image_id` of rows that the run will record as deleted; None: there are none. If the resumed run may
-    have rows of images that are gone since, those of the `images`, a query with `image_id`, count.
+    have rows of images that are gone since, those of the `images`, a query with `image_id`, count. With `moved`, the
+    model is no longer where the collection says, and the run records its new place, if nothing else.
     """
 
     source: str
@@ -41,6 +42,7 @@ class Plan:
     refused: Listing | None = None
     rejects: StoredAnswer | None = None
     images: str = ""
+    moved: bool = False
     run: RunStart | None = None
     files: Sequence[RowFile] = ()
     attempt: int = 1
@@ -52,7 +54,7 @@ class Plan:
     def done(self) -> bool:
         """Whether there is nothing to embed and nothing to commit."""
         known = (self.copies.num_rows if self.copies else 0) + self.refusals
-        return self.todo.num_rows + known + self.deleted == 0 and self.run is None
+        return self.todo.num_rows + known + self.deleted == 0 and self.run is None and not self.moved
 
     @property
     def deleted(self) -> int:

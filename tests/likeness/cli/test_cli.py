@@ -293,6 +293,11 @@ def test_every_command_that_needs_the_model_takes_its_new_place(run: Run, pictur
     job["annotations"] = [{"name": "warmth", "labels": ["warm", "cold"]}]
     (tmp_path / "job.yaml").write_text(json.dumps(job))
     assert run("reembed", "--spec", "job.yaml").code == 0
+    assert facts_of(run, "info", "c")["model"]["id"] == str(tmp_path / "new")  # from now on it is known
+    assert run("search", "c", "--text", "red").code == 0
+    before = facts_of(run, "info", "c")
+    assert run("reembed", "--spec", "job.yaml").code == 0
+    assert facts_of(run, "info", "c") == before
 
 
 def test_info(run: Run, collection: Path) -> None:
