@@ -10,12 +10,11 @@ from api.search.engine import Batchers, LiveEngine, LoadModel, UnknownModel, req
 from api.search.pictures import Pictures
 from api.search.service import SearchService
 from api.settings import ServeSettings
-from embedder.errors import ModelNotFoundError
 from embedder.fetch.fetcher import Fetcher, FetchPolicy
 from embedder.identity import Precision
 from embedder.images.decoder_pool import DecodePool
 from embedder.images.limits import ImageLimits
-from embedder.models.load import find_model, load_embedder
+from embedder.models.load import find_known_model, find_model, load_embedder
 from embedder.protocol import Embedder
 from index.collection import Collection
 from index.collection.find import find_collections
@@ -156,12 +155,6 @@ def load_recorded(
     """
     if record.is_unknown:
         return UnknownModel(record)
-    revision = revision or (record.revision if model is None else None)
-    try:
-        source = find_model(model or record.id, revision, allowed=allowed)
-    except ModelNotFoundError as error:
-        moved = "--model, for a server also LIKENESS_MODEL, in Python model="
-        advice = "" if model else f". If the collection's model has moved, name its new place: {moved}"
-        raise ModelNotFoundError(f"{error}{advice}") from error
+    source = find_known_model(record.id, record.revision, model=model, revision=revision, allowed=allowed)
     require_same_model(source.identity, record)  # before it is converted, which takes half a minute
     return load_embedder(source, device=device, precision=precision, threads=threads)

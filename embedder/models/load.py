@@ -6,7 +6,7 @@ from collections.abc import Container
 from pathlib import Path
 from typing import Final
 
-from embedder.errors import ModelError
+from embedder.errors import ModelError, ModelNotFoundError
 from embedder.identity import Precision
 from embedder.machine import cpu_quota
 from embedder.models.checkpoint import Checkpoint
@@ -38,6 +38,28 @@ def find_model(
             f'job\'s file `embedder: "{model}"`, for a server also LIKENESS_EMBEDDER, in Python embedder="{model}"'
         )
     return Checkpoint.find(model, revision)
+
+
+def find_known_model(
+    known: str,
+    known_revision: str | None,
+    *,
+    model: str | None = None,
+    revision: str | None = None,
+    allowed: Container[str | None] = (),
+) -> Checkpoint | OwnModel:
+    """What `find_model` finds where a collection says that its model is; or at its new place `model`, if it has moved.
+    Whether it is the same one is for the caller to check.
+    """
+    try:
+        return find_model(model or known, revision or (None if model else known_revision), allowed=allowed)
+    except ModelNotFoundError as error:
+        if model:
+            raise
+        raise ModelNotFoundError(
+            f"{error}. If the collection's model has moved, name its new place: --model, in a job's file `model`, "
+            "for a server also LIKENESS_MODEL, in Python model="
+        ) from error
 
 
 def load_embedder(

@@ -4,11 +4,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Self, TypeAlias
 
-from embedder.errors import ModelNotFoundError
 from embedder.identity import ModelIdentity, Precision
 from embedder.machine import usable_cpus
 from embedder.models.checkpoint import Checkpoint
-from embedder.models.load import find_model, load_embedder
+from embedder.models.load import find_known_model, find_model, load_embedder
 from embedder.models.own_embedder import OwnModel
 from embedder.protocol import Embedder
 from embedder.python_class import what_changed
@@ -177,11 +176,7 @@ def recorded_model(record: ModelRecord, embedder: str | None = None, model: str 
             "the collection's vectors were imported without the name of their model, so nothing can be added to them: "
             "import them into a new collection with --model, or embed everything again with `likeness reembed --model`"
         )
-    try:
-        source = find_model(model or record.id, None if model else record.revision, allowed=(embedder,))
-    except ModelNotFoundError as error:
-        moved = "" if model else ". If the collection's model has moved, name its new place: --model, in a file `model`"
-        raise ModelNotFoundError(f"{error}{moved}") from error
+    source = find_known_model(record.id, record.revision, model=model, allowed=(embedder,))
     found = model_record(source.identity, record.tiles)
     if not found.agrees_with(record):
         if model:

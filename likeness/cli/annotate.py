@@ -1,6 +1,5 @@
 """The commands `annotate`, `match` and `select`, which add columns to images. `app` registers them."""
 
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,7 +8,15 @@ import typer
 from jobs.errors import UsageError
 from jobs.values import counted
 from likeness.cli.model_options import Fields, model_of, with_fields
-from likeness.cli.options import MODEL, CollectionArgument, console, error_console, job_spec, open_collection
+from likeness.cli.options import (
+    MODEL,
+    CollectionArgument,
+    console,
+    error_console,
+    job_spec,
+    model_loader,
+    open_collection,
+)
 
 if TYPE_CHECKING:
     from index.collection import Collection
@@ -135,7 +142,6 @@ def _annotate(collection: str, options: dict[str, Any], flags: dict[str, str], *
     from index.collection import writing
     from jobs.annotation.annotate import Annotate
     from jobs.annotation_spec import AnnotationSpec
-    from jobs.embedding.model_source import load_recorded
     from jobs.spec import Resources
 
     spec, resources = model_of(AnnotationSpec, options, flags), model_of(Resources, options)
@@ -143,7 +149,7 @@ def _annotate(collection: str, options: dict[str, Any], flags: dict[str, str], *
         collection=open_collection(collection),
         console=console,
         resources=resources,
-        load=partial(load_recorded, model=options["model"], embedder=options["embedder"], device=resources.device),
+        load=model_loader(options, device=resources.device),
         max_reject_rate=options["max_reject_rate"],
     )
     with writing(job.collection, "annotate") as job.collection:

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,7 +11,7 @@ from index.errors import RecallTooLowError, RolledBackError
 from jobs.errors import UsageError
 from jobs.values import counted
 from likeness.cli.model_options import Fields, model_of, with_fields
-from likeness.cli.options import MODEL, CollectionArgument, FormatOption, console, open_collection, show
+from likeness.cli.options import MODEL, CollectionArgument, FormatOption, console, model_loader, open_collection, show
 
 if TYPE_CHECKING:
     from index.collection import Collection
@@ -48,7 +47,6 @@ def index(
 
     Example: `likeness index my-collection --max-memory 2GiB --target-recall 0.95`
     """
-    from jobs.embedding.model_source import load_recorded
     from jobs.indexing.query_texts import read_queries
     from jobs.spec import IndexBudget, Resources
 
@@ -61,7 +59,7 @@ def index(
         promote=promote,
         accept_lost_runs=accept_lost_runs,
         texts=texts,
-        load=partial(load_recorded, model=options["model"], embedder=options["embedder"]),
+        load=model_loader(options),
     )
 
 
@@ -75,11 +73,9 @@ def compact(
 
     Example: `likeness compact my-collection`
     """
-    from jobs.embedding.model_source import load_recorded
     from jobs.spec import Resources
 
-    load = partial(load_recorded, model=options["model"], embedder=options["embedder"])
-    opened, resources = open_collection(collection), model_of(Resources, options)
+    opened, resources, load = open_collection(collection), model_of(Resources, options), model_loader(options)
     build_and_show(opened, resources=resources, rebuild=True, accept_lost_runs=accept_lost_runs, load=load)
 
 

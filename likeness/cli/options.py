@@ -6,6 +6,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, redirect_stdout
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar
 
@@ -21,12 +22,20 @@ from likeness.cli.model_options import Fields, fields_of, has_fields, model_of, 
 if TYPE_CHECKING:
     from api.settings import ServeSettings
     from index.collection import Collection
+    from jobs.embedding.model_source import Load
     from jobs.spec import JobSpec
 
 T = TypeVar("T")
 
 MODEL: Final = (Fields("api.settings", "ServeSettings", "model"), Fields("jobs.spec", "JobSpec", "embedder"))
 """Options of commands that need the model of a collection, which may have moved, or be the user's own class."""
+
+
+def model_loader(options: Mapping[str, Any], **more: Any) -> "Load":
+    """Loads a collection's model as the options `MODEL` say; `more` is for `load_recorded`."""
+    from jobs.embedding.model_source import load_recorded
+
+    return partial(load_recorded, model=options["model"], embedder=options["embedder"], **more)
 
 
 def _console(*, stderr: bool) -> Console:
